@@ -1,0 +1,57 @@
+# Everything happens in .venv, made on first use. Another interpreter: make test PYTHON=python3.12
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.PHONY: help demo test lint types check clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    see it work: liars among the rows, and what each rule makes of them"
+	@echo "make test    run the tests            make lint    ruff"
+	@echo "make check   lint, types and tests    make types   mypy"
+	@echo "make clean   remove caches and outputs (.venv stays)"
+
+demo: $(VENV)/.installed-demo
+	$(PY) -m randeigen.demo $(ARGS)
+
+test: $(VENV)/.installed-test
+	$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-lint
+	$(PY) -m ruff check .
+
+types: $(VENV)/.installed-lint
+	$(PY) -m mypy
+
+# One after the other, whatever -j says, so that the last words are the tests' own.
+check:
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory test
+
+clean:
+	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The pins are for Python 3.11 and newer; older ones take what pip resolves.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	@echo "installing what 'make $*' needs into $(VENV) (minutes the first time, nothing after that)"
+	@$(PY) -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 22)' \
+		|| $(PY) -m pip install -q --upgrade pip
+	@pins=$$($(PY) -c 'import sys; print("-c constraints.txt" if sys.version_info >= (3, 11) else "")') \
+		&& $(PY) -m pip install -q --disable-pip-version-check $$pins -e '.[$*]'
+	@touch $@
+
+# pip is what venv makes last: where it is there, the environment is whole.
+$(VENV)/bin/pip:
+	@command -v $(PYTHON) >/dev/null \
+		|| { echo "There is no '$(PYTHON)' here. Name a Python 3.10 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "randeigen needs Python 3.10 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+		"Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "'$(PYTHON)' cannot make virtual environments: its venv module is missing." \
+		"On Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)

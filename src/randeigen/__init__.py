@@ -1,0 +1,28 @@
+"""Average vectors that some of their senders may have corrupted, and know how far off the answer can be.
+
+    result = randeigen.aggregate(rows, eps=0.1)
+    result.mean, result.kept, result.bias_bound
+"""
+
+from randeigen import rules
+from randeigen.api import aggregate
+from randeigen.certificate import certify
+from randeigen.errors import BadFraction, BadRows, MissingExtra, RandEigenError, TooManyCorrupt
+from randeigen.rules import RandEigen
+from randeigen.types import Aggregate, Verdict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aggregate",
+    "BadFraction",
+    "BadRows",
+    "MissingExtra",
+    "RandEigen",
+    "RandEigenError",
+    "TooManyCorrupt",
+    "Verdict",
+    "aggregate",
+    "certify",
+    "rules",
+]

@@ -1,0 +1,56 @@
+"""The front door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from randeigen import engine
+from randeigen.errors import BadFraction
+from randeigen.rules import RandEigen
+from randeigen.types import Aggregate, Progress, Rule
+
+
+def aggregate(
+    rows: Any,
+    eps: float | None = None,
+    *,
+    f: int | None = None,
+    rule: Rule | None = None,
+    seed: int | None = None,
+    geometry: str = "auto",
+    on_excess: str = "raise",
+    row_weights: Any = None,
+    cap: float = engine.CAP,
+    progress: Progress | None = None,
+) -> Aggregate:
+    """Average `rows`, of which a fraction `eps` (or a count `f`) may be corrupt, and certify the answer.
+
+    Rows: an (n, d) array, memmap or tensor; a sequence of vectors, state_dicts or lists of arrays; or paths
+    to .safetensors, .npz or .npy files. The mean comes back in the same form, dtype and device.
+
+    Give exactly one of `eps`, `f` and `rule`; the first two mean `RandEigen`. `seed=None` draws coins nobody
+    can foresee; the one used is in the result and replays the call. `geometry` forces how rows are measured:
+    "gram" (exact), "sketch", "gaussian" (the paper's). More unusable rows than f fail closed, unless
+    `on_excess="drop"`. `row_weights` are the senders' own claims (example counts): each counts up to `cap`
+    times the median one. `progress(stage, done, total)` is called as columns are read.
+    """
+    if sum(given is not None for given in (eps, f, rule)) != 1:
+        found = [f"{k}={v}" for k, v in (("eps", eps), ("f", f), ("rule", rule)) if v is not None]
+        raise BadFraction(
+            "give exactly one of eps (the fraction of rows you fear), f (their number) and rule; "
+            f"found {' and '.join(found) or 'none of them'}."
+        )
+    if rule is None:
+        rule = RandEigen(eps, f)
+    elif not callable(getattr(rule, "weigh", None)):
+        raise BadFraction(f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2).")
+    return engine.run(
+        rows,
+        rule,
+        seed=seed,
+        geometry=geometry,
+        on_excess=on_excess,
+        row_weights=row_weights,
+        cap=cap,
+        progress=progress,
+    )

@@ -1,0 +1,55 @@
+"""Small things done to a block of columns, alike for numpy arrays and torch tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from randeigen.types import Array, Block
+
+PIECE_BYTES = 2**24  # a copy of a block is made this much at a time
+
+
+def pieces(block: Block) -> list[Block]:
+    """The block cut into strips small enough to copy."""
+    columns = max(1, PIECE_BYTES // (4 * block.shape[0]))
+    return [block[:, i : i + columns] for i in range(0, block.shape[1], columns)]
+
+
+def middle(a: Any, b: Any, c: Any) -> Any:
+    """The middle of three in each column: what no single one of them can set."""
+    if isinstance(a, np.ndarray):
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        return np.maximum(low, np.minimum(high, c))
+    low, high = a.minimum(b), a.maximum(b)
+    return low.maximum(high.minimum(c))
+
+
+def median_of_columns(exact: Any) -> Any:
+    """(b,) what fewer than half of the rows cannot set."""
+    if isinstance(exact, np.ndarray):
+        return np.median(exact, axis=0)
+    return exact.median(dim=0).values
+
+
+def doubled(block: Block) -> Any:
+    """A float64 copy where the block is."""
+    return block.astype(np.float64) if isinstance(block, np.ndarray) else block.double().clone()
+
+
+def host(values: Any) -> Array:
+    """As float64 numbers in main memory."""
+    if not isinstance(values, (np.ndarray, np.generic)):
+        values = values.double().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def bordered(inner: Array, to_origin: Any, origin: Any) -> Array:
+    """The (n+1, n+1) table whose last line is the origin's."""
+    n = inner.shape[0]
+    table = np.empty((n + 1, n + 1))
+    table[:n, :n] = inner
+    table[:n, n] = table[n, :n] = to_origin
+    table[n, n] = origin
+    return table

@@ -1,0 +1,43 @@
+"""How far off an answer can be, whoever lied and whatever the honest rows are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from randeigen.types import Array, Geometry
+
+
+def certify(geometry: Geometry, weights: Array, f: int) -> float:
+    """Largest distance f corrupt rows can have put between this mean and that of the honest rows alone.
+
+    With w the weights, λ the top eigenvalue of the w-weighted covariance and a the sum of the f largest
+    weights, that distance is at most sqrt(a/(1−a)·λ): corrupt mass m ≤ a that moves the mean by t along a
+    direction puts variance t²(1−m)/m there. Nothing is assumed of the honest rows. In the rows' units;
+    infinite when the f heaviest rows hold all the weight.
+    """
+    return bound(geometry, weights, f, geometry.widest(weights).variance)
+
+
+def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
+    """The certificate where the widest variance under these weights is already known."""
+    held, rest = corruptible(weights, f)
+    if held <= 0:
+        return 0.0
+    if rest <= 0:
+        return math.inf
+    # The table knows λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
+    variance = (variance + geometry.rounding(weights)) / (1 - geometry.distortion)
+    return geometry.unit * math.sqrt(held / rest * variance)
+
+
+def corruptible(weights: Array, f: int) -> tuple[float, float]:
+    """The weight that the f heaviest rows hold, and that of all others."""
+    if f <= 0:
+        return 0.0, float(weights.sum())
+    if f >= weights.size:
+        return float(weights.sum()), 0.0
+    cut = weights.size - f
+    ordered = np.partition(weights, cut)
+    return float(ordered[cut:].sum()), float(ordered[:cut].sum())

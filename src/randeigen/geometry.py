@@ -1,0 +1,193 @@
+"""What a rule sees: n rows as an exact n×n table of products, or as n points in a narrow space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from randeigen.spectral import DENSE, Operator, power_iteration, top_of_matrix, top_of_operator
+from randeigen.types import Array, Spread
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """The exact table. The caller's origin is its last line, so lengths survive a shift of all rows."""
+
+    table: Array  # (n+1, n+1) inner products, measured from a pivot near the rows
+    prior: Array  # (n,)
+    start: Array  # (n,) where the search for the widest direction begins; nobody can foresee it
+    unit: float = 1.0
+    precision: float = 0.0  # rounding of an entry, relative to the two rows' lengths
+    distortion: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """How many rows."""
+        return self.prior.size
+
+    def widest(self, weights: Array) -> Spread:
+        """The widest direction of the weighted cloud, to working precision."""
+        scaled, project = self._operators(weights)
+        variance, vector = top_of_matrix(scaled, self.start)
+        return _spread(variance, project(vector), weights)
+
+    def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
+        """The paper's power iteration, run where it has the same iterates: among the rows."""
+        scaled, project = self._operators(weights)
+        # A Gaussian start g in d dimensions is seen by the rows as X·g, whose covariance is X·Xᵀ.
+        start = scaled @ rng.standard_normal(self.n)
+        return _spread_by_power(scaled.__matmul__, project, start, steps, weights)
+
+    def distances(self) -> Array:
+        """(n, n) squared distances."""
+        return _apart(self.reach(), self.table[:-1, :-1])
+
+    def lengths(self) -> Array:
+        """(n,) squared distances from the caller's origin."""
+        squares = self.table.diagonal()
+        return np.asarray(np.maximum(squares[:-1] + squares[-1] - 2 * self.table[:-1, -1], 0.0))
+
+    def reach(self) -> Array:
+        """(n,) squared distances from the pivot: how far out each row is, to a factor."""
+        return np.array(self.table.diagonal()[:-1])
+
+    def rounding(self, weights: Array) -> float:
+        """How much of the widest variance the table's own rounding can hide."""
+        return self.precision * float(weights @ self.reach()) / float(weights.sum())
+
+    def pick(self, index: NDArray[np.intp]) -> Gram:
+        """The same cloud with only these rows."""
+        lines = np.append(index, self.n)
+        table = self.table[np.ix_(lines, lines)]
+        return replace(self, table=table, prior=self.prior[index], start=self.start[index])
+
+    def mix(self, matrix: Array) -> Gram:
+        """The cloud of m combinations of the rows and, last, the origin."""
+        lines = np.vstack((matrix, np.append(np.zeros(self.n), 1.0)))
+        m = matrix.shape[0]
+        return replace(self, table=lines @ self.table @ lines.T, prior=np.ones(m), start=self.start[:m])
+
+    def with_prior(self, prior: Array) -> Gram:
+        """The same cloud with other masses."""
+        return replace(self, prior=prior)
+
+    def _operators(self, weights: Array) -> tuple[Array, Operator]:
+        """The weighted covariance seen by the rows, and what turns its eigenvectors into projections."""
+        inner = self.table[:-1, :-1]
+        w = weights / weights.sum()
+        to_mean = inner @ w
+        centred = inner - to_mean[:, None] - to_mean + w @ to_mean
+        half = np.sqrt(w)
+        return half[:, None] * centred * half, lambda vector: centred @ (half * vector)
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """n rows in k columns: a sketch, or the rows themselves when they are short."""
+
+    points: Array  # (n, k), measured from the pivot
+    origin: Array  # (k,) the caller's origin among them
+    prior: Array  # (n,)
+    start: Array  # (n,)
+    unit: float = 1.0
+    precision: float = 0.0
+    distortion: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """How many rows."""
+        return self.prior.size
+
+    def widest(self, weights: Array) -> Spread:
+        """The widest direction of the weighted cloud; no n×n table is formed."""
+        if self.points.shape[1] <= DENSE:
+            return self._widest_of_few_columns(weights)
+        apply, project = self._operators(weights)
+        variance, vector = top_of_operator(apply, self.start)
+        return _spread(variance, project(vector), weights)
+
+    def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
+        """The paper's power iteration on Cov(Y), from a Gaussian start in its k dimensions."""
+        apply, project = self._operators(weights)
+        half = np.sqrt(weights / weights.sum())
+        seen = self.points @ rng.standard_normal(self.points.shape[1])
+        return _spread_by_power(apply, project, half * (seen - half**2 @ seen), steps, weights)
+
+    def distances(self) -> Array:
+        """(n, n) squared distances."""
+        return _apart(self.reach(), self.points @ self.points.T)
+
+    def lengths(self) -> Array:
+        """(n,) squared distances from the caller's origin."""
+        return _squares(self.points - self.origin)
+
+    def reach(self) -> Array:
+        """(n,) squared distances from the pivot: how far out each row is, to a factor."""
+        return _squares(self.points)
+
+    def rounding(self, weights: Array) -> float:
+        """How much of the widest variance the points' own rounding can hide."""
+        return self.precision * float(weights @ self.reach()) / float(weights.sum())
+
+    def pick(self, index: NDArray[np.intp]) -> Points:
+        """The same cloud with only these rows."""
+        return replace(self, points=self.points[index], prior=self.prior[index], start=self.start[index])
+
+    def mix(self, matrix: Array) -> Points:
+        """The cloud of m combinations of the rows and, last, the origin."""
+        points = matrix[:, :-1] @ self.points + matrix[:, -1:] * self.origin
+        m = matrix.shape[0]
+        return replace(self, points=points, prior=np.ones(m), start=self.start[:m])
+
+    def with_prior(self, prior: Array) -> Points:
+        """The same cloud with other masses."""
+        return replace(self, prior=prior)
+
+    def _operators(self, weights: Array) -> tuple[Operator, Operator]:
+        w = weights / weights.sum()
+        half, mean = np.sqrt(w), w @ self.points
+
+        def project(vector: Array) -> Array:
+            seen = half * vector
+            direction = seen @ self.points - seen.sum() * mean
+            return np.asarray(self.points @ direction - mean @ direction)
+
+        return lambda vector: half * project(vector), project
+
+    def _widest_of_few_columns(self, weights: Array) -> Spread:
+        w = weights / weights.sum()
+        centred = self.points - w @ self.points
+        values, vectors = np.linalg.eigh((centred.T * w) @ centred)
+        scores = (centred @ vectors[:, -1]) ** 2
+        return Spread(max(float(values[-1]), 0.0), np.where(weights > 0, scores, 0.0))
+
+
+def _squares(points: Array) -> Array:
+    return np.asarray(np.einsum("ij,ij->i", points, points))
+
+
+def _apart(squares: Array, inner: Array) -> Array:
+    """Squared distances. Clamped: rounding can make the distance of twins negative."""
+    between = np.maximum(squares[:, None] + squares - 2 * inner, 0.0)
+    np.fill_diagonal(between, 0.0)
+    return np.asarray(between)
+
+
+def _spread(variance: float, projected: Array, weights: Array) -> Spread:
+    if variance <= 0:
+        return Spread(0.0, np.zeros(weights.size))
+    return Spread(variance, np.where(weights > 0, projected**2 / variance, 0.0))
+
+
+def _spread_by_power(
+    apply: Operator, project: Operator, start: Array, steps: int, weights: Array
+) -> Spread:
+    vector = power_iteration(apply, start, steps)
+    image = apply(vector)
+    length = float(vector @ image)  # of the direction the rows' combination `vector` points in, squared
+    if length <= 0:
+        return Spread(0.0, np.zeros(weights.size))
+    scores = np.where(weights > 0, project(vector) ** 2 / length, 0.0)
+    return Spread(float(image @ image) / length, scores)

@@ -1,0 +1,113 @@
+"""The one seam between numpy and torch; torch is met only if the caller brought it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+TORCH_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+TORCH_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether this is a torch tensor; asks without importing torch."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and isinstance(thing, tensor)
+
+
+def kind(dtype: Any) -> str:
+    """What a numpy or torch dtype holds: "float", "integer", "bool" or "other"."""
+    if isinstance(dtype, np.dtype):
+        if dtype.kind == "f" or dtype.name == "bfloat16":
+            return "float"
+        return {"i": "integer", "u": "integer", "b": "bool"}.get(dtype.kind, "other")
+    name = dtype_name(dtype)
+    if name in TORCH_FLOATS:
+        return "float"
+    return "integer" if name in TORCH_INTEGERS else "bool" if name == "bool" else "other"
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name both libraries would use for it, such as float32."""
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+
+
+def promote(first: Any, second: Any) -> Any:
+    """The narrowest dtype that holds both."""
+    if isinstance(first, np.dtype):
+        return np.promote_types(first, second)
+    return sys.modules["torch"].promote_types(first, second)
+
+
+def working(dtypes: Sequence[Any]) -> Any:
+    """The dtype of blocks: float64 if any leaf is that wide, else float32."""
+    if isinstance(dtypes[0], np.dtype):
+        return np.dtype(np.float64 if any(dtype.itemsize >= 8 for dtype in dtypes) else np.float32)
+    torch: Any = sys.modules["torch"]
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def on_host(leaf: Any) -> bool:
+    """Whether its numbers lie in this machine's own memory."""
+    return not is_tensor(leaf) or leaf.device.type == "cpu"
+
+
+def empty(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    """Uninitialised memory of the same library, on the same device."""
+    if is_tensor(like):
+        return sys.modules["torch"].empty(shape, dtype=dtype, device=like.device)
+    return np.empty(shape, dtype)
+
+
+def copy(target: Any, source: Any) -> None:
+    """Cast `source` into `target`; what does not fit becomes inf, as hostile numbers may."""
+    if is_tensor(target):
+        target.copy_(sys.modules["torch"].as_tensor(source))
+    else:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            np.copyto(target, np.asarray(source), casting="unsafe")
+
+
+def gather(target: Any, parts: Sequence[Any]) -> None:
+    """Cast one part into each line of `target`."""
+    if on_host(target):
+        for line, part in zip(target, parts, strict=True):
+            copy(line, part)
+    else:  # a launch costs more than the copy: one for all rows
+        target.copy_(sys.modules["torch"].stack(list(parts)))
+
+
+def flat(leaf: Any, start: int, stop: int) -> Any:
+    """Entries start..stop of a leaf in C order; copies no more than it returns."""
+    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
+        return leaf.reshape(-1)[start:stop]
+    if leaf.ndim == 1:
+        return leaf[start:stop]
+    inner = math.prod(leaf.shape[1:])
+    first, last = start // inner, (stop - 1) // inner
+    if first == last:
+        return flat(leaf[first], start - first * inner, stop - first * inner)
+    parts = [
+        flat(leaf[first], start - first * inner, inner),
+        leaf[first + 1 : last].reshape(-1),
+        flat(leaf[last], 0, stop - last * inner),
+    ]
+    return sys.modules["torch"].cat(parts) if is_tensor(leaf) else np.concatenate(parts)
+
+
+def unfit(leaf: Any) -> str | None:
+    """Why an array cannot be read as plain numbers, or None: what was found, what to do."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        return "is a masked array, whose gaps have no average; fill them with .filled(value)"
+    if is_tensor(leaf):
+        if str(leaf.layout) != "torch.strided" or leaf.is_nested:
+            return f"is a tensor of layout {leaf.layout}; pass dense tensors, .to_dense()"
+        if leaf.device.type == "meta":
+            return "is a tensor on the meta device, which holds no numbers; load it first"
+    if kind(leaf.dtype) == "other":
+        return f"has dtype {dtype_name(leaf.dtype)}; pass real floating-point numbers"
+    return None

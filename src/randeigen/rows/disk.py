@@ -1,0 +1,240 @@
+"""Reading bytes that others wrote: private buffers, never maps, and few files open at once.
+
+A mapped file that shrinks kills the process that reads it; a read that comes back short is an answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import FileIO
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+OPEN_FILES = 128  # well under the usual limit of 1024 a process, which is not ours alone
+CHUNK = 2**16
+OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
+
+# Dtypes by the names safetensors gives them; npy files use the same names where one exists.
+CODES = {
+    "F16": "<f2",
+    "BF16": "<u2",  # numpy has no bfloat16: its bits, widened when read
+    "F32": "<f4",
+    "F64": "<f8",
+    "I8": "|i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "|u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "BOOL": "|b1",
+}
+NAMES = {text: code for code, text in CODES.items() if code != "BF16"}
+
+
+class Refused(Exception):
+    """A file that cannot stand as a row, and why, in plain words."""
+
+
+class Stamp(NamedTuple):
+    """What tells a file from another that takes its place."""
+
+    size: int
+    changed_ns: int
+
+
+class Deflated(NamedTuple):
+    """A compressed member of an archive."""
+
+    stored: int  # bytes in the file
+    size: int  # bytes once inflated, as declared
+    skip: int  # of these, the header before the numbers
+    crc: int
+
+
+class Place(NamedTuple):
+    """Where one file keeps one leaf."""
+
+    start: int
+    fortran: bool = False
+    deflated: Deflated | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One leaf as its file declares it."""
+
+    name: str
+    code: str  # one of CODES, or numpy's own string
+    shape: tuple[int, ...]
+    place: Place
+
+    @property
+    def structure(self) -> tuple[str, str, tuple[int, ...]]:
+        """What files of one model have in common."""
+        return self.name, self.code, self.shape
+
+
+def storage(code: str) -> np.dtype[np.generic]:
+    """How numbers of this code lie on disk."""
+    return np.dtype(CODES.get(code, code))
+
+
+def code_of(dtype: np.dtype[np.generic]) -> str:
+    """The code of a numpy dtype."""
+    return NAMES.get(str(dtype.str), str(dtype.str))
+
+
+def is_float(code: str) -> bool:
+    """Whether leaves of this code are averaged."""
+    return code == "BF16" or storage(code).kind == "f"
+
+
+def nbytes(code: str, shape: Sequence[int]) -> int:
+    """Bytes of a leaf, refusing shapes that no memory could hold."""
+    if len(shape) > 32 or any(side < 0 for side in shape) or math.prod(side or 1 for side in shape) > 2**56:
+        raise Refused(f"declares the impossible shape {quote(str(list(shape)))}")
+    return math.prod(shape) * storage(code).itemsize
+
+
+def quote(name: str) -> str:
+    """A stranger's text, fit for a terminal: escaped, and short."""
+    text = ascii(name)
+    return text if len(text) <= 80 else f"{text[:76]}...'"
+
+
+def shown(path: str) -> str:
+    """A path as it was given, unless a sender could have hidden control characters in its name."""
+    return path if path.isprintable() else ascii(path)
+
+
+def open_regular(path: str) -> FileIO:
+    """A file open for reading; pipes and devices, which could block for ever, are refused."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise Refused("is not a regular file")
+        return FileIO(path)
+    except OSError as error:
+        if error.errno in OURS:
+            raise
+        raise Refused(f"cannot be opened: {error.strerror}") from error
+    except ValueError as error:
+        raise Refused(f"cannot be opened: {error}") from error
+
+
+def stamp_of(file: FileIO) -> Stamp:
+    """Size and time of an open file."""
+    found = os.fstat(file.fileno())
+    return Stamp(found.st_size, found.st_mtime_ns)
+
+
+def read_into(file: FileIO, start: int, view: memoryview) -> None:
+    """Fill `view` from byte `start` on."""
+    done = 0
+    try:
+        file.seek(start)
+        while done < len(view):
+            got = file.readinto(view[done:])
+            if not got:
+                raise Refused(f"ends at byte {start + done:,}, expected {len(view) - done:,} bytes more")
+            done += got
+    except OSError as error:
+        raise Refused(f"cannot be read at byte {start + done:,}: {error.strerror}") from error
+
+
+def read_bytes(file: FileIO, start: int, count: int) -> bytes:
+    """Some bytes of a file; `count` must have been checked against its size."""
+    buffer = bytearray(count)
+    read_into(file, start, memoryview(buffer))
+    return bytes(buffer)
+
+
+class Handles:
+    """Files open for a pass: at most OPEN_FILES, each checked to be the one that was inspected."""
+
+    def __init__(self, paths: Sequence[str], stamps: Sequence[Stamp | None]) -> None:
+        self._paths = paths
+        self._stamps = stamps
+        self._open: OrderedDict[int, FileIO] = OrderedDict()
+
+    def __enter__(self) -> Handles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def __getitem__(self, row: int) -> FileIO:
+        """The open file of a row."""
+        if row in self._open:
+            self._open.move_to_end(row)
+            return self._open[row]
+        if len(self._open) >= OPEN_FILES:
+            self._open.popitem(last=False)[1].close()
+        file = open_regular(self._paths[row])
+        if stamp_of(file) != self._stamps[row]:
+            file.close()
+            raise Refused("changed between two passes over it")
+        self._open[row] = file
+        return file
+
+
+class Inflater:
+    """A deflated member read forward; its state outlives the open file, so thousands can be under way."""
+
+    def __init__(self, start: int, member: Deflated) -> None:
+        self._member = member
+        self._next, self._end = start, start + member.stored
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._tail = b""
+        self._crc = 0
+        self.at = 0  # inflated bytes handed out so far, the header among them
+
+    def read_into(self, file: FileIO, view: memoryview) -> None:
+        """Fill `view` with what comes next; never inflates more than it hands out."""
+        done = 0
+        while done < len(view):
+            data = self._more(file, len(view) - done)
+            if not data:
+                raise Refused(f"holds a member that ends after {self.at:,} of {self._member.size:,} bytes")
+            view[done : done + len(data)] = data
+            done += len(data)
+            self.at += len(data)
+            self._crc = zlib.crc32(data, self._crc)
+        if self.at == self._member.size and (self._more(file, 1) or self._crc != self._member.crc):
+            raise Refused("holds a member that is not what its checksum says")
+
+    def skip(self, file: FileIO, count: int) -> None:
+        """Pass over some bytes."""
+        scratch = memoryview(bytearray(min(count, CHUNK)))
+        while count > 0:
+            step = min(count, CHUNK)
+            self.read_into(file, scratch[:step])
+            count -= step
+
+    def _more(self, file: FileIO, most: int) -> bytes:
+        while not self._inflate.eof:
+            if not self._tail and self._next < self._end:
+                self._tail = read_bytes(file, self._next, min(CHUNK, self._end - self._next))
+                self._next += len(self._tail)
+            spent = not self._tail
+            try:
+                data = self._inflate.decompress(self._tail, most)
+            except zlib.error as error:
+                raise Refused(f"holds a member that cannot be inflated ({error})") from error
+            self._tail = self._inflate.unconsumed_tail
+            if data or spent:
+                return data
+        return b""

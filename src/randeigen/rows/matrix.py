@@ -1,0 +1,72 @@
+"""Rows that already lie in one (n, d) array or tensor: blocks are views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from randeigen.errors import BadRows
+from randeigen.rows.arrays import copy, dtype_name, empty, is_tensor, kind, on_host, unfit, working
+from randeigen.rows.layout import Draft, Layout, strips, width
+from randeigen.types import Answer, Block
+
+# A view costs no memory, and on a device every block costs launches: let it be wide.
+DEVICE_VIEW_BYTES = 2**30
+# Copies on a device do cost memory; four blocks' worth still stays far below 64 MB.
+DEVICE_COPIES = 4
+
+
+class Matrix:
+    """An (n, d) numpy array, memmap or tensor; never copied whole."""
+
+    def __init__(self, table: Any, block_bytes: int, multiple: int = 1) -> None:
+        check(table)
+        self._table = table.detach() if is_tensor(table) else np.asarray(table)
+        self.n: int = int(table.shape[0])
+        self.d: int = int(table.shape[1])
+        self.lost: Mapping[int, str] = {}
+        self._work = working([table.dtype])
+        self._views = self._table.dtype == self._work
+        self._budget = block_bytes
+        self._multiple = multiple
+        if not on_host(table):
+            self._budget = DEVICE_VIEW_BYTES if self._views else DEVICE_COPIES * block_bytes
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        """Views of the caller's own numbers where the dtype allows, else casts into one buffer."""
+        shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
+        if self._views:
+            for columns in strips(*shape):
+                yield columns, self._table[:, columns]
+            return
+        buffer = empty((self.n, width(*shape)), self._work, self._table)
+        for columns in strips(*shape):
+            block = buffer[:, : columns.stop - columns.start]
+            copy(block, self._table[:, columns])
+            yield columns, block
+
+    def answer(self) -> Answer:
+        """A fresh vector of the same dtype, on the same device."""
+        vector = empty((self.d,), self._table.dtype, self._table)
+        return Draft(Layout([(self.d,)]), [vector], lambda weights: vector)
+
+
+def check(table: Any) -> None:
+    """Raise BadRows unless this is an (n, d) table of floats."""
+    reason = unfit(table)
+    if reason:
+        raise BadRows(f"rows {reason}.")
+    if table.ndim != 2:
+        raise BadRows(
+            f"rows must be (n, d), one row per sender, found shape {tuple(table.shape)}; "
+            "use rows.reshape(n, -1), or list(rows) to average arrays of a shape."
+        )
+    if kind(table.dtype) != "float":
+        raise BadRows(
+            f"rows must be floating-point, found {dtype_name(table.dtype)}; "
+            "averages of integers are rarely integers, so cast them first, to float32 say."
+        )
+    if not all(table.shape):
+        raise BadRows(f"rows must hold numbers, found shape {tuple(table.shape)}; pass one row per sender.")

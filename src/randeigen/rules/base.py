@@ -1,0 +1,74 @@
+"""What all rules share: an assumed corruption, a way to be called on rows, a default geometry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from randeigen import engine
+from randeigen.errors import BadFraction
+from randeigen.types import Array, Geometry, Verdict
+
+
+@dataclass(frozen=True)
+class TableRule:
+    """A rule that turns the table of the rows into weights. Give `eps`, a fraction, or `f`, a count."""
+
+    eps: float | None = None
+    f: int | None = None
+    geometry: ClassVar[str] = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what no rule can tolerate, before any row is seen."""
+        check_corruption(type(self).__name__, self.eps, self.f)
+
+    def budget(self, n: int) -> int:
+        """How many of n rows may be corrupt: always fewer than half."""
+        return assumed(n, self.eps, self.f)
+
+    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+        """The judgement on the rows this geometry shows."""
+        raise NotImplementedError
+
+    def __call__(self, rows: Any) -> Any:
+        """The aggregate of `rows` alone, in their own form; `randeigen.aggregate` tells more."""
+        return engine.run(rows, self).mean
+
+
+def check_corruption(name: str, eps: float | None, f: int | None) -> None:
+    """Exactly one of eps in [0, 0.5) and a count f ≥ 0."""
+    if (eps is None) == (f is None):
+        given = "neither" if eps is None else f"both eps={eps} and f={f}"
+        raise BadFraction(f"{name} needs exactly one of eps (a fraction) and f (a count); found {given}.")
+    if eps is not None and not (_is_number(eps) and 0 <= eps < 0.5):
+        raise BadFraction(
+            f"eps={eps!r}, but no rule can tolerate half the rows or more; "
+            "give the fraction you fear, in [0, 0.5)."
+        )
+    if f is not None and (isinstance(f, bool) or not isinstance(f, (int, np.integer)) or f < 0):
+        raise BadFraction(f"f={f!r}; give the number of rows you fear, a whole number from 0.")
+
+
+def assumed(n: int, eps: float | None, f: int | None) -> int:
+    """f itself, or ceil(eps·n) where that is fewer than half."""
+    if f is None:
+        assert eps is not None
+        return min(math.ceil(eps * n - 1e-9), (n - 1) // 2)
+    if 2 * f >= n:
+        raise BadFraction(
+            f"f={f} of {n} rows, but no rule can tolerate half the rows or more; "
+            f"give at most {(n - 1) // 2}, or more rows."
+        )
+    return int(f)
+
+
+def normalised(weights: Array) -> Array:
+    """The same, summing to 1."""
+    return np.asarray(weights / weights.sum())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
