@@ -36,7 +36,7 @@ HONEST = {"gaussian": gaussian, "decaying": decaying, "heavy": heavy, "clustered
 def with_liars(honest: Rows, f: int, how: str, seed: int = 0) -> Rows:
     """The first f rows replaced by liars who know all the others."""
     rng = np.random.default_rng([seed, 1])
-    rows, (n, d) = honest.copy(), honest.shape
+    rows, d = honest.copy(), honest.shape[1]
     direction = rng.standard_normal(d)
     direction /= np.linalg.norm(direction)
     mean, spread = honest[f:].mean(0), honest[f:].std(0)

@@ -30,7 +30,9 @@ FLOORS = (
     {"__init__"},  # the front door: it re-exports what is below it
     {"data", "attacks", "learn", "bridges", "torch"},
     {"experiments", "report"},
-    {"bench", "demo", "cli", "__main__"},
+    {"bench"},
+    {"cli"},
+    {"demo", "__main__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 CORE = [room for rooms in FLOORS[: FLOOR["__init__"]] for room in sorted(rooms - {"cuda"})]

@@ -113,7 +113,7 @@ def test_random_removal_is_robust_too_and_certified() -> None:
 
 
 def test_a_rule_is_a_plain_callable_on_vectors() -> None:
-    vectors = [row for row in gaussian(11, 7)]
+    vectors = list(gaussian(11, 7))
     np.testing.assert_allclose(RandEigen(f=2)(vectors), randeigen.aggregate(vectors, f=2).mean)
 
 
@@ -155,9 +155,7 @@ class TestAsPublished:
         rows = gaussian(200, 20)
         rows[0] = 100
         gone = 1 - np.mean(
-            [
-                randeigen.aggregate(rows, rule=RandEigen.as_published(0.003), seed=s).kept for s in range(40)
-            ],
+            [randeigen.aggregate(rows, rule=RandEigen.as_published(0.003), seed=s).kept for s in range(40)],
             axis=0,
         )  # 2·n·eps is one round
         assert gone[0] == 1

@@ -117,7 +117,9 @@ def test_rows_may_be_picked_and_mixed_as_in_full_space() -> None:
         tolerance = 1e-9 if kind == "gram" else 0.5
         np.testing.assert_allclose(whole.mix(mixing).lengths(), (mixed**2).sum(1), rtol=tolerance)
         picked = whole.pick(np.array([3, 1, 8]))
-        np.testing.assert_allclose(picked.distances(), whole.distances()[np.ix_([3, 1, 8], [3, 1, 8])], atol=1e-9)
+        np.testing.assert_allclose(
+            picked.distances(), whole.distances()[np.ix_([3, 1, 8], [3, 1, 8])], atol=1e-9
+        )
 
 
 def test_table_entries_are_right_to_1e_5_in_float32() -> None:

@@ -1,7 +1,7 @@
 """Average vectors that some of their senders may have corrupted, and know how far off the answer can be.
 
-    result = randeigen.aggregate(rows, eps=0.1)
-    result.mean, result.kept, result.bias_bound
+result = randeigen.aggregate(rows, eps=0.1)
+result.mean, result.kept, result.bias_bound
 """
 
 from randeigen import rules

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.blocks import bordered, host, middle, pieces
-from randeigen.types import Array, Block, Weights
+from randeigen.types import Array, Block
 
 try:
     import triton
@@ -27,7 +27,7 @@ SUM_COLUMNS = 2048
 
 def products(block: Block, pivot_rows: tuple[int, int, int] | None) -> Array:
     """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given."""
-    if triton is None or block.element_size() == 8 or block.stride(1) != 1:
+    if not takes(block):
         return _products_by_torch(block, pivot_rows)
     import torch
 
@@ -36,32 +36,32 @@ def products(block: Block, pivot_rows: tuple[int, int, int] | None) -> Array:
     pairs = tiles * (tiles + 1) // 2
     readers = max(1, min(triton.cdiv(d, 8 * STRIP), _processors(block) // pairs))
     rows = tiles * TILE
-    table = torch.zeros((readers, rows, rows), dtype=torch.float32, device=block.device)
+    make = torch.empty if tiles == 1 else torch.zeros  # one tile is written whole
+    table = make((readers, rows, rows), dtype=torch.float32, device=block.device)
     border = torch.zeros((readers, rows + 1), dtype=torch.float32, device=block.device)
     three = torch.tensor(pivot_rows or (0, 0, 0), device=block.device) * block.stride(0)
     _products_kernel[(readers, pairs)](
         block, table, border, n, d, block.stride(0), rows, three, 1.0,
         PIVOT=pivot_rows is not None, ONE_TILE=tiles == 1,
-        TILE=TILE, STRIP=STRIP, STRIPS=STRIPS, num_warps=8, num_stages=3,
+        TILE=TILE, STRIP=STRIP, STRIPS=STRIPS if tiles == 1 else 1,
+        num_warps=8, num_stages=3 if tiles == 1 else 2,
     )  # fmt: skip
     inner = table.sum(0, dtype=torch.float64)[:n, :n]
     inner = (inner + inner.T) / 2 if tiles == 1 else torch.triu(inner) + torch.triu(inner, 1).T
     edge = border.sum(0, dtype=torch.float64)
-    return bordered(host(inner), host(edge[:n]), host(edge[rows]))
+    found = host(torch.cat((inner.reshape(-1), edge)))  # one transfer, one wait
+    return bordered(found[: n * n].reshape(n, n), found[n * n : n * n + n], found[-1])
 
 
-def weighted_sum(block: Block, weights: Weights, runs: list[slice]) -> Any:
-    """Σ wᵢ xᵢ over these runs of rows, in one reading at memory speed."""
+def takes(block: Block) -> bool:
+    """Whether the kernels can read this block as it lies."""
+    return triton is not None and block.element_size() == 4 and block.stride(1) == 1
+
+
+def weighted_sum(block: Block, w: Any) -> Any:
+    """Σ wᵢ xᵢ over the rows whose weight is not 0, in one reading at memory speed."""
     import torch
 
-    w = torch.zeros(block.shape[0], dtype=block.dtype, device=block.device)
-    for run in runs:
-        w[run] = block.new_tensor(weights[run])
-    if triton is None or block.element_size() == 8 or block.stride(1) != 1:
-        total = w[runs[0]] @ block[runs[0]]
-        for run in runs[1:]:
-            total += w[run] @ block[run]
-        return total
     total = torch.empty(block.shape[1], dtype=block.dtype, device=block.device)
     grid = (triton.cdiv(block.shape[1], SUM_COLUMNS),)
     _sum_kernel[grid](block, w, total, block.shape[0], block.shape[1], block.stride(0), COLUMNS=SUM_COLUMNS)
@@ -72,7 +72,7 @@ def _products_by_torch(block: Block, pivot_rows: tuple[int, int, int] | None) ->
     """Without Triton: in float64, since float32 products may be TF32 if the caller allowed that."""
     table = np.zeros((block.shape[0] + 1, block.shape[0] + 1))
     for piece in pieces(block):
-        exact, to_origin, origin = piece.double(), np.zeros(1), np.zeros(1)
+        exact, to_origin, origin = piece.double(), np.zeros(piece.shape[0]), np.zeros(())
         if pivot_rows is not None:
             pivot = middle(*(exact[i] for i in pivot_rows))
             exact = exact - pivot

@@ -44,9 +44,12 @@ def run(
     left, notes = _budget_left(f, usable, unusable, on_excess)
 
     alive = np.flatnonzero(usable)
+    if among := getattr(rule, "among", None):  # a rule that trusts a row by its place must find it again
+        rule = among(alive)
     table = table.pick(alive).with_prior(prior[alive])
     verdict = rule.weigh(table, left, np.random.default_rng([seed, 4]))
-    bias_bound = certify(table, verdict.weights, left) * verdict.scale
+    sure = verdict.bounds[verdict.chosen] if verdict.bounds else certify(table, verdict.weights, left)
+    bias_bound = sure * verdict.scale
     verdict = _widened(verdict, usable, notes)
     if merge := getattr(rule, "merge", None):  # column by column: as far off as its distance to a sure mean
         mean, away = merge_columns(source, verdict.weights, usable, merge, left, progress)
@@ -71,7 +74,7 @@ def _budget_left(
         raise TooManyCorrupt(
             f"{gone} of {n} rows are unusable, but at most {f} were said to be corrupt: {shown}{more}. "
             f"Find out why{advice}.",
-            list(unusable),
+            unusable,
         )
     # The promise behind f is broken, so nothing says the rest is cleaner: assume f liars among them too.
     note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {shown}{more}"

@@ -9,7 +9,7 @@ RandEigenError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 
 class RandEigenError(Exception):
@@ -27,9 +27,10 @@ class BadRows(RandEigenError, ValueError):
 class TooManyCorrupt(RandEigenError, ValueError):
     """More rows are unusable than may be corrupt: the promise behind eps is broken."""
 
-    def __init__(self, message: str, rows: Sequence[int]) -> None:
+    def __init__(self, message: str, reasons: Mapping[int, str]) -> None:
         super().__init__(message)
-        self.rows = tuple(rows)
+        self.reasons = dict(reasons)  # by row
+        self.rows = tuple(reasons)
 
 
 class MissingExtra(RandEigenError, ImportError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -160,8 +161,7 @@ class Points:
         w = weights / weights.sum()
         centred = self.points - w @ self.points
         values, vectors = np.linalg.eigh((centred.T * w) @ centred)
-        scores = (centred @ vectors[:, -1]) ** 2
-        return Spread(max(float(values[-1]), 0.0), np.where(weights > 0, scores, 0.0))
+        return Spread(max(float(values[-1]), 0.0), np.where(weights > 0, centred @ vectors[:, -1], 0.0))
 
 
 def _squares(points: Array) -> Array:
@@ -178,16 +178,14 @@ def _apart(squares: Array, inner: Array) -> Array:
 def _spread(variance: float, projected: Array, weights: Array) -> Spread:
     if variance <= 0:
         return Spread(0.0, np.zeros(weights.size))
-    return Spread(variance, np.where(weights > 0, projected**2 / variance, 0.0))
+    return Spread(variance, np.where(weights > 0, projected / math.sqrt(variance), 0.0))
 
 
-def _spread_by_power(
-    apply: Operator, project: Operator, start: Array, steps: int, weights: Array
-) -> Spread:
+def _spread_by_power(apply: Operator, project: Operator, start: Array, steps: int, weights: Array) -> Spread:
     vector = power_iteration(apply, start, steps)
     image = apply(vector)
     length = float(vector @ image)  # of the direction the rows' combination `vector` points in, squared
     if length <= 0:
         return Spread(0.0, np.zeros(weights.size))
-    scores = np.where(weights > 0, project(vector) ** 2 / length, 0.0)
-    return Spread(float(image @ image) / length, scores)
+    places = np.where(weights > 0, project(vector) / math.sqrt(length), 0.0)
+    return Spread(float(image @ image) / length, places)

@@ -42,10 +42,11 @@ def measure(
             tally.add(columns, block)
             if progress:
                 progress("measuring", columns.stop, rows.d)
+        dead = tally.dead.copy()  # before the table is finished: there their lines are zero
         geometry = tally.geometry()
         lengths = geometry.lengths()
     unusable = {int(i): TOO_LARGE for i in np.flatnonzero(~np.isfinite(lengths))}
-    unusable |= {int(i): NOT_FINITE for i in np.flatnonzero(tally.dead)} | dict(rows.lost)
+    unusable |= {int(i): NOT_FINITE for i in np.flatnonzero(dead)} | dict(rows.lost)
     return geometry, dict(sorted(unusable.items()))
 
 
@@ -179,9 +180,7 @@ class PointsTally:
         points = self.points * 2.0**-exponent if exponent else self.points
         n, distortion = points.shape[0] - 1, EPS_JL if self.projection else 0.0
         start = self.rng.standard_normal(n)
-        return Points(
-            points[:-1], points[-1], np.ones(n), start, 2.0**exponent, self.precision, distortion
-        )
+        return Points(points[:-1], points[-1], np.ones(n), start, 2.0**exponent, self.precision, distortion)
 
     def _add_shifted(self, columns: slice, block: Block) -> None:
         assert self.projection is not None

@@ -45,7 +45,12 @@ class Spread(NamedTuple):
     """The widest direction of a weighted cloud."""
 
     variance: float  # along it
-    scores: Array  # (n,) squared distance from the mean along it; 0 for rows of no weight
+    places: Array  # (n,) signed distance from the mean along it; 0 for rows of no weight
+
+    @property
+    def scores(self) -> Array:
+        """(n,) squared distance from the mean along it."""
+        return self.places**2
 
 
 class Geometry(Protocol):
@@ -145,7 +150,7 @@ class Verdict:
     scale: float = 1.0  # the answer is the weighted mean times this: below 1 where rows were clipped
     spreads: tuple[float, ...] = ()  # standard deviation along the widest direction, before each round
     bounds: tuple[float, ...] = ()  # the certificate of the same iterates
-    chosen: int = 0  # the iterate returned: spreads[chosen] and bounds[chosen] describe the answer
+    chosen: int = 0  # spreads[chosen] and bounds[chosen] are those of the answer itself
     fell: NDArray[np.intp] | None = None  # (n,) round in which a row lost most weight; 0: it lost none
     scores: Array | None = None  # (n,) its squared distance in that round, in units of the variance
     wild: Mask | None = None  # (n,) rows too far out to be weighed beside the others

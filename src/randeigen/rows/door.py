@@ -25,6 +25,8 @@ def as_rows(rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1) -> 
     An (n, d) array, memmap or tensor; a sequence of vectors, of state_dicts, of lists of arrays, or of
     paths to .safetensors, .npz or .npy files. Blocks begin at multiples of `multiple` columns.
     """
+    if isinstance(rows, (Matrix, Records, Files)):
+        return rows
     if is_tensor(rows) or isinstance(rows, np.ndarray):
         return Matrix(rows, block_bytes, multiple)
     if hasattr(rows, "__array__") and not isinstance(rows, (Sequence, Mapping)):

@@ -12,8 +12,8 @@ from randeigen.rows.arrays import copy, dtype_name, empty, is_tensor, kind, on_h
 from randeigen.rows.layout import Draft, Layout, strips, width
 from randeigen.types import Answer, Block
 
-# A view costs no memory, and on a device every block costs launches: let it be wide.
-DEVICE_VIEW_BYTES = 2**30
+# A view costs no memory, and on a device every block costs launches: let it be wide, if 32 bits can count it.
+DEVICE_VIEW_COLUMNS = 2**30
 # Copies on a device do cost memory; four blocks' worth still stays far below 64 MB.
 DEVICE_COPIES = 4
 
@@ -32,7 +32,8 @@ class Matrix:
         self._budget = block_bytes
         self._multiple = multiple
         if not on_host(table):
-            self._budget = DEVICE_VIEW_BYTES if self._views else DEVICE_COPIES * block_bytes
+            columns = DEVICE_VIEW_COLUMNS * self.n * self._work.itemsize
+            self._budget = columns if self._views else DEVICE_COPIES * block_bytes
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """Views of the caller's own numbers where the dtype allows, else casts into one buffer."""

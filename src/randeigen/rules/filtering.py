@@ -109,7 +109,7 @@ def remove_at_random(
         if reason := ended(spreads, int(np.count_nonzero(mass))):
             stop = reason
             break
-        distance = np.sqrt(spread.scores)
+        distance = abs(spread.places)
         goes = (mass > 0) & (rng.random(geometry.n) < distance / distance.max())
         if goes[mass > 0].all():
             stop = Stop.EMPTY

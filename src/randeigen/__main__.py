@@ -1,0 +1,5 @@
+"""`python -m randeigen` is the command."""
+
+from randeigen.cli import main
+
+main()

@@ -1,0 +1,143 @@
+"""`randeigen aggregate`: files of updates in, their robust mean out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from randeigen.cli import audit as audits
+from randeigen.cli.choose import DEFAULT, RULES, build
+from randeigen.cli.digest import digest_all, refuse_changes
+from randeigen.cli.fates import Fate, fates, summary
+from randeigen.cli.inputs import check_apart, check_output, expand
+from randeigen.cli.judge import Call, judge, write
+from randeigen.cli.show import progress_bar, show, tell
+from randeigen.cli.told import BadCall, told
+from randeigen.rows.files import FORMATS
+from randeigen.types import Aggregate
+
+
+class Geometries(str, Enum):
+    """How files are measured."""
+
+    auto = "auto"
+    gram = "gram"
+    sketch = "sketch"
+    gaussian = "gaussian"
+
+
+class Excess(str, Enum):
+    """What to do when the promise behind eps is broken."""
+
+    stop = "raise"
+    drop = "drop"
+
+
+def aggregate(
+    updates: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="UPDATES...", help="Files (.safetensors, .npz, .npy), folders of them, quoted patterns."
+        ),
+    ],
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="Where the mean goes; its suffix decides the format.")
+    ],
+    eps: Annotated[
+        float | None, typer.Option(metavar="X", help="The fraction of files you fear, in [0, 0.5).")
+    ] = None,
+    f: Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")] = None,
+    rule: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help=f"One of {', '.join(RULES)}; filtering:gamma=0.5 sets a parameter."
+        ),
+    ] = DEFAULT,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Replays a call; fresh coins without it.")
+    ] = None,
+    geometry: Annotated[Geometries, typer.Option(help="How files are measured.")] = Geometries.auto,
+    on_excess: Annotated[
+        Excess, typer.Option(help="More unusable files than f: stop with exit code 4, or go on without them.")
+    ] = Excess.stop,
+    audit: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a record that `replay` can check, .json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing unless it fails.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every file in the table.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Average files of updates, of which some may be corrupt, and certify the answer.
+
+    Each file is one sender's row. A file that is truncated, unreadable, not finite or unlike the others
+    counts as corrupt; more of them than --eps or --f allows is exit code 4. Folders are read without their
+    subfolders and hidden files.
+
+    \b
+    Examples:
+      randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
+      randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
+      randeigen aggregate a.npy b.npy c.npy --f 1 --out mean.npy --json | jq .bias_bound
+      randeigen aggregate updates/ --f 0 --rule mean --out plain.safetensors
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call, 3 a missing extra,
+      4 more unusable files than said, 130 interrupted (nothing half-written)
+    """
+    with told():
+        call = Call(rule, eps, f, seed, geometry.value, on_excess.value)
+        _run(call, updates, out, audit, as_json, quiet, everything, force)
+
+
+def _run(
+    call: Call,
+    updates: Sequence[str],
+    out: str,
+    audit: str | None,
+    as_json: bool,
+    quiet: bool,
+    everything: bool,
+    force: bool,
+) -> None:
+    if call.eps is None and call.f is None:
+        raise BadCall("say how many files may lie: --eps, a fraction, or --f, a number (--f 0 for none).")
+    rule = build(call.rule, call.eps, call.f)
+    paths = expand(updates)
+    check_output("--out", out, paths, FORMATS, force)
+    check_apart(out, updates)
+    if audit is not None:
+        check_output("--audit", audit, paths, [".json"], force)
+
+    with progress_bar(quiet) as progress:
+        digests = digest_all(paths, progress) if audit is not None else []
+        result, dtypes = judge(paths, rule, call, out, progress)
+        refuse_changes(paths, digests)
+    told_fates = fates(result, paths)
+    write(out, result, dtypes)
+    call = replace(call, seed=result.seed)
+    if audit is not None:
+        audits.save(audit, audits.record(call, rule, paths, digests, told_fates, result, out, audit))
+
+    if as_json:
+        print(json.dumps(_report(call, result, paths, told_fates, out, audit), allow_nan=False, indent=1))
+    elif not quiet:
+        show(result, paths, told_fates, call.rule, everything)
+        tell(f"Mean written to {out}" + (f", audit to {audit}" if audit else "") + ".")
+
+
+def _report(
+    call: Call, result: Aggregate, paths: Sequence[str], told: Sequence[Fate], out: str, audit: str | None
+) -> dict[str, Any]:
+    """What a script would ask for."""
+    files = [
+        {"file": path, **asdict(fate), "kept": bool(kept)}
+        for path, fate, kept in zip(paths, told, result.kept, strict=True)
+    ]
+    return {"out": out, "audit": audit, **asdict(call), **summary(result), "files": files}

@@ -1,0 +1,60 @@
+"""The command itself: its help, its version, its subcommands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import randeigen
+from randeigen.cli.aggregate import aggregate
+from randeigen.cli.bench import bench
+from randeigen.cli.replay import replay
+
+HELP = """Average files of which some senders may have lied, and know how far off the answer can be.
+
+\b
+Examples:
+  randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
+  randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
+  randeigen replay audit.json
+  randeigen bench --n 100 --d 262144
+
+\b
+Exit codes:
+    0  done
+    1  a replay differs: the recorded verdict is not confirmed
+    2  a mistake in the call: a bad option, files that cannot be averaged
+    3  an optional dependency is missing
+    4  more files are unusable than were said to be corrupt
+  130  interrupted; nothing is left half-written
+"""
+
+app = typer.Typer(
+    help=HELP,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"randeigen {randeigen.__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(short_help="Average files of updates robustly.")(aggregate)
+app.command(short_help="Confirm a recorded verdict.")(replay)
+app.command(short_help="How many plain means does robustness cost here?")(bench)

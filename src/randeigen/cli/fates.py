@@ -1,0 +1,111 @@
+"""What became of each file, and how sure one may be: the verdict in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from randeigen import report
+from randeigen.cli.judge import why_lost
+from randeigen.types import Aggregate
+
+
+@dataclass(frozen=True)
+class Fate:
+    """One file's part in the answer."""
+
+    weight: float
+    share: float  # the weight in even shares: 1.0 if all files counted the same
+    fate: str
+    round: int | None  # in which it lost most weight
+    score: float | None  # its squared distance from the mean in that round, in units of the variance
+    reason: str
+
+
+def fates(result: Aggregate, paths: Sequence[str]) -> list[Fate]:
+    """The fate of each file, in the order of `paths`."""
+    return [_fate(result, row, path) for row, path in enumerate(paths)]
+
+
+def _fate(result: Aggregate, row: int, path: str) -> Fate:
+    verdict, weight = result.verdict, float(result.weights[row])
+    share = weight * result.weights.size
+    fate = report.fate(share)
+    if row in result.unusable:
+        return Fate(weight, share, fate, None, None, why_lost(result.unusable[row], path))
+    if verdict.wild is not None and verdict.wild[row]:
+        reason = "wild: over 10,000 times further out than the typical file"
+        return Fate(weight, share, fate, None, None, reason)
+    fell = int(verdict.fell[row]) if verdict.fell is not None else 0
+    score = float(verdict.scores[row]) if fell and verdict.scores is not None else None
+    if not fell:
+        return Fate(weight, share, fate, None, None, "" if fate == report.KEPT else "not chosen by the rule")
+    told = f"filtered in round {fell}"
+    if score is not None:
+        told += f" with {short(score)}× the cloud's variance"
+    return Fate(weight, share, fate, fell, score, "" if fate == report.KEPT else told)
+
+
+def certificate(result: Aggregate) -> str:
+    """What the bias bound promises, as a sentence."""
+    bound, f = result.bias_bound, result.f
+    if f == 0:
+        return "Nobody was assumed to lie (f = 0), so there is nothing to certify."
+    liars = f"No {f} liars" if f > 1 else "No single liar"
+    if not math.isfinite(bound):
+        return f"Nothing can be promised: {f} of the files could hold all the weight of this answer."
+    if bound == 0 and len(result.unusable) >= f:
+        return (
+            f"The {count(len(result.unusable), 'unusable file')} used up f = {f}: the others count as honest."
+        )
+    if bound == 0:
+        return f"{liars} can have moved this mean at all."
+    honest = "from what the honest files alone give at the same weights"
+    said = f"{liars} can have moved this mean further than {short(bound)} {honest}"
+    spread = chosen_spread(result)
+    return (
+        f"{said}; that is {short(bound / spread)} times the spread of the kept files."
+        if spread
+        else f"{said}."
+    )
+
+
+def chosen_spread(result: Aggregate) -> float | None:
+    """The standard deviation of the kept files along their widest direction, where the rule tells it."""
+    spreads = result.verdict.spreads
+    return spreads[result.verdict.chosen] if result.verdict.chosen < len(spreads) else None
+
+
+def short(value: float) -> str:
+    """Three digits are enough to read."""
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}" if value else "0"
+
+
+def count(n: int, thing: str) -> str:
+    """3 files, but 1 file."""
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
+
+
+def number(value: float) -> float | None:
+    """As JSON can say it: what is not finite is null, which for a bound means none."""
+    return float(value) if math.isfinite(value) else None
+
+
+def summary(result: Aggregate) -> dict[str, Any]:
+    """The verdict on all files together, for scripts and audits."""
+    verdict = result.verdict
+    return {
+        "f": result.f,
+        "bias_bound": number(result.bias_bound),
+        "scale": number(verdict.scale),
+        "rounds": verdict.rounds,
+        "chosen": verdict.chosen,
+        "stop": str(verdict.stop),
+        "spreads": [number(value) for value in verdict.spreads],
+        "bounds": [number(value) for value in verdict.bounds],
+        "notes": list(verdict.notes),
+    }

@@ -1,0 +1,247 @@
+"""RandEigen's relatives: rules that judge rows by how far out they stand along the widest direction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from randeigen.certificate import bound
+from randeigen.errors import BadFraction
+from randeigen.rules.base import TableRule, normalised
+from randeigen.rules.distances import krum_scores, mean_of, smallest
+from randeigen.rules.facts import Facts
+from randeigen.rules.randeigen import NEGLIGIBLE, far_out
+from randeigen.types import Array, Geometry, Stop, Verdict
+
+EXPANSION = 20.0  # Zhu et al.: a widest variance up to sqrt(20) times the promised one passes
+
+
+@dataclass(frozen=True)
+class CAF(TableRule):
+    """Covariance-bound agnostic filter: soft filtering, and of all rounds the narrowest is the answer.
+
+    Each round multiplies weight cᵢ by 1 − τᵢ/max τ, τ being squared distances from the weighted mean along
+    the widest direction, while Σ c > n − 2f; the mean with the least widest variance is returned (Allouah,
+    Guerraoui and Stephan 2025). RandEigen goes by the least certificate instead. Directions are exact
+    here and max τ is over rows that still have weight; byzfl takes one step of power iteration from a random
+    start, lets removed rows set the maximum, so hangs on a far row, and has no answer for f = 0.
+
+    Cost: n²·d for the table, then n² a round, at most n rounds. Breaks down at half the rows. Blind to liars
+    that hide inside the honest spread.
+    """
+
+    facts: ClassVar[Facts] = Facts(
+        "Allouah, Guerraoui, Stephan 2025",
+        "n²·d, then n² a round",
+        "1/2",
+        "liars that hide inside the honest spread",
+    )
+
+    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+        """Filter round by round; return the narrowest."""
+        wild = far_out(geometry, f)
+        mass = best = np.where(wild, 0.0, geometry.prior)
+        floor = geometry.prior.sum() * (1 - 2 * f / geometry.n)
+        variances: list[float] = []
+        bounds: list[float] = []
+        chosen, stop = 0, Stop.DIRECT if f == 0 else Stop.BUDGET
+        while mass.sum() > floor:
+            spread = geometry.widest(mass)
+            variances.append(spread.variance)
+            bounds.append(bound(geometry, mass, f, spread.variance))
+            if spread.variance < variances[chosen]:
+                chosen, best = len(variances) - 1, mass
+            mass = shrunk(mass, spread.scores, geometry.prior)
+            if spread.variance <= 0 or np.count_nonzero(mass) < 2:
+                stop = Stop.AGREE if spread.variance <= 0 else Stop.LONE
+                break
+        spreads = tuple(geometry.unit * math.sqrt(variance) for variance in variances)
+        return Verdict(
+            normalised(best), stop, spreads=spreads, bounds=tuple(bounds), chosen=chosen, wild=wild
+        )
+
+
+@dataclass(frozen=True)
+class DnC(TableRule):
+    """Divide and conquer: one look along the widest direction, and the c·f rows furthest out are gone.
+
+    sᵢ = ⟨xᵢ − mean, v⟩², the n − int(c·f) smallest stay (Shejwalkar and Houmansadr 2021). The paper looks at
+    b random coordinates, `niters` times, and keeps the rows that stay every time; the table has no
+    coordinates, so this is b = d, where every look is the same and one is enough. Rows 10,000 times
+    further out than the median row go first, on the same account: beside them nothing else is seen.
+
+    Cost: n²·d for the table, then n². Breaks down at half the rows at best: liars in two directions mask each
+    other, one look sees one. Blind to liars that hide inside the honest spread.
+    """
+
+    c: float = 1.0
+    facts: ClassVar[Facts] = Facts(
+        "Shejwalkar, Houmansadr 2021",
+        "n²·d, then n²",
+        "1/2, if all liars stand in one direction",
+        "all but the widest direction: liars in several mask each other",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse to add rows."""
+        super().__post_init__()
+        if not 0 < self.c < np.inf:
+            raise BadFraction(f"c={self.c}; give how many rows go for each liar feared, above 0.")
+
+    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+        """Equal weight on the rows nearest the mean along the widest direction."""
+        wild = far_out(geometry, f)
+        mass = np.where(wild, 0.0, geometry.prior)
+        spread = geometry.widest(mass)
+        scores = np.where(mass > 0, spread.scores, np.inf)
+        stay = max(geometry.n - int(self.c * f + 1e-9), 1)
+        kept = smallest(scores, stay) & (mass > 0)
+        spreads = (geometry.unit * math.sqrt(spread.variance),)
+        return Verdict(mean_of(geometry, kept), Stop.DIRECT, spreads=spreads, wild=wild)
+
+
+@dataclass(frozen=True)
+class ZhuFiltering(TableRule):
+    """FILTERING of Zhu et al. on the whole vector: soft filtering until the cloud is as narrow as promised.
+
+    At most 2f rounds. While the widest variance λ has λ² > expansion·sigma², cᵢ ← cᵢ·(1 − τᵢ/max τ), which
+    drops the furthest row (Zhu, Wang, Pan, Xue, Nan, Wang and Song 2023, Algorithm 3). sigma is the largest
+    honest *variance*, in squared units of the rows. Weighted covariance, as in their paper and code; the
+    paper's authors run it on chunks of 1,000 coordinates.
+
+    Cost: n²·d for the table, then n² a round. Breaks down at half the rows. As good as sigma: too small and
+    honest rows go, too large and liars use the room up to sqrt(expansion)·sigma (the HIDRA attack).
+    """
+
+    sigma: float = math.nan
+    expansion: float = EXPANSION
+    facts: ClassVar[Facts] = Facts(
+        "Zhu, Wang, Pan, Xue, Nan, Wang, Song 2023",
+        "n²·d, then n² a round",
+        "1/2, if sigma is right",
+        "liars within sqrt(expansion)·sigma, known to the attacker (HIDRA)",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a missing promise."""
+        super().__post_init__()
+        check_promise(self, self.sigma, self.expansion)
+
+    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+        """Algorithm 3."""
+        return zhu_filter_weights(geometry, 2 * f, self.sigma, self.expansion)
+
+
+@dataclass(frozen=True)
+class NoRegret(TableRule):
+    """NO-REGRET of Zhu et al. on the whole vector: multiplicative weights under a cap.
+
+    The f rows with the worst Krum scores go. Then, while the widest variance λ has λ² > expansion·sigma²,
+    cᵢ ← cᵢ·(1 − τᵢ/(2·D²)), D the diameter of those left, projected in relative entropy on the weights that
+    sum to 1 and are nowhere above 1/((1 − eps)·n) (Zhu, Wang, Pan, Xue, Nan, Wang and Song 2023, Algorithm 2;
+    Hopkins, Li and Zhang 2020). sigma as in `ZhuFiltering`. Their code lifts at least one row to the cap in
+    every projection; this is the projection itself.
+
+    Cost: n²·d for the table, then n² a round, at most 2f rounds. Breaks down at half the rows. As good as
+    sigma; and with a step this small 2f rounds hardly move the weights: most of the work is the pre-filter's.
+    """
+
+    sigma: float = math.nan
+    expansion: float = EXPANSION
+    facts: ClassVar[Facts] = Facts(
+        "Zhu, Wang, Pan, Xue, Nan, Wang, Song 2023; Hopkins, Li, Zhang 2020",
+        "n²·d, then n² a round",
+        "1/2, if sigma is right",
+        "liars within sqrt(expansion)·sigma, known to the attacker (HIDRA)",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a missing promise."""
+        super().__post_init__()
+        check_promise(self, self.sigma, self.expansion)
+
+    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+        """Algorithm 2."""
+        return no_regret_weights(geometry, f, self.sigma, self.expansion)
+
+
+def zhu_filter_weights(
+    geometry: Geometry, rounds: int, sigma: float, expansion: float = EXPANSION
+) -> Verdict:
+    """FILTERING on one cloud (the whole vector, or a chunk of coordinates with a table of its own)."""
+    wild = far_out(geometry, rounds // 2)
+    mass, spreads, stop = np.where(wild, 0.0, geometry.prior), [], Stop.ROUNDS
+    for _ in range(rounds - int(wild.sum())):
+        spread = geometry.widest(mass)
+        spreads.append(geometry.unit * math.sqrt(spread.variance))
+        if narrow(geometry, spread.variance, sigma, expansion):
+            stop = Stop.NARROW
+            break
+        left = shrunk(mass, spread.scores, geometry.prior)
+        if np.count_nonzero(left) == 0:
+            stop = Stop.LONE
+            break
+        mass = left
+    last = max(len(spreads) - 1, 0)
+    return Verdict(normalised(mass), stop, spreads=tuple(spreads), chosen=last, wild=wild)
+
+
+def no_regret_weights(geometry: Geometry, f: int, sigma: float, expansion: float = EXPANSION) -> Verdict:
+    """NO-REGRET on one cloud (the whole vector, or a chunk of coordinates with a table of its own)."""
+    n, between = geometry.n, geometry.distances()
+    kept = smallest(krum_scores(np.sqrt(between), n - f - 2), n - f) & (geometry.prior > 0)
+    mass, spreads, stop = mean_of(geometry, kept), [], Stop.ROUNDS
+    cap = mass / (1 - f / n)
+    diameter = between[np.ix_(kept, kept)].max()
+    for _ in range(2 * f * (n - f) // n):
+        spread = geometry.widest(mass)
+        spreads.append(geometry.unit * math.sqrt(spread.variance))
+        if diameter <= 0 or narrow(geometry, spread.variance, sigma, expansion):
+            stop = Stop.NARROW
+            break
+        mass = under_cap(mass * (1 - 0.5 * spread.scores / diameter), cap)
+    last = max(len(spreads) - 1, 0)
+    return Verdict(mass, stop, spreads=tuple(spreads), chosen=last)
+
+
+def shrunk(mass: Array, scores: Array, prior: Array) -> Array:
+    """The mass left after a soft removal; what is negligible goes, or it would set the next scale."""
+    live = mass > 0
+    furthest = scores.max(where=live, initial=0.0)
+    if furthest <= 0:
+        return mass
+    left = np.where(live, mass * (1 - scores / furthest), 0.0)
+    return np.where(left > NEGLIGIBLE * prior, left, 0.0)
+
+
+def narrow(geometry: Geometry, variance: float, sigma: float, expansion: float) -> bool:
+    """Whether the cloud is as narrow as honest rows were promised to be; sigma is a variance."""
+    return variance <= 0 or variance * geometry.unit**2 <= math.sqrt(expansion) * sigma
+
+
+def under_cap(weights: Array, cap: Array) -> Array:
+    """min(cap, θ·weights) with sum 1: the nearest such weights in relative entropy."""
+    live = np.flatnonzero(weights)
+    order = live[np.argsort(-weights[live] / cap[live], kind="stable")]
+    w, most = weights[order], cap[order]
+    room = 1 - np.cumsum(most) + most  # left for a row and those after it, once all before are at their cap
+    factor = room / np.cumsum(w[::-1])[::-1]
+    fits = np.flatnonzero((room > 0) & (factor * w <= most * (1 + 1e-12)))
+    theta = factor[fits[0]] if fits.size else np.inf
+    capped = np.zeros_like(weights)
+    capped[live] = np.minimum(cap[live], theta * weights[live])
+    return normalised(capped)
+
+
+def check_promise(rule: TableRule, sigma: float, expansion: float) -> None:
+    """Sigma is a promise about the honest rows, so it has no default."""
+    if not 0 <= sigma < math.inf:
+        raise BadFraction(
+            f"{type(rule).__name__} needs sigma, the largest variance honest rows have along any direction; "
+            f"found sigma={sigma}. If it is not known, use RandEigen or CAF."
+        )
+    if not 0 < expansion < math.inf:
+        raise BadFraction(f"expansion={expansion}; give how far above sigma² a squared variance may be.")
