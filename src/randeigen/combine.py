@@ -19,8 +19,10 @@ def combine(
 ) -> Any:
     """scale · Σ wᵢ xᵢ over the usable rows."""
     answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable)
-    for columns, block in _narrow(rows):
-        answer.write(columns, weighted_sum(block))
+    for columns, block in rows.blocks():
+        if not weighted_sum.into(answer.place(columns, block), block):
+            for part, narrow in _narrow(columns, block):
+                answer.write(part, weighted_sum(narrow))
         if progress:
             progress("averaging", columns.stop, rows.d)
     return answer.finish(weights)
@@ -30,29 +32,29 @@ def merge_columns(
     rows: Rows,
     weights: Weights,
     usable: Mask,
-    merge: Callable[[slice, Block, int, Weights], Any],
-    f: int,
+    merge: Callable[[slice, Block], Any],
+    scale: float = 1.0,
     progress: Progress | None = None,
 ) -> tuple[Any, float]:
-    """`merge` of every block of usable rows, and how far the whole is from the weighted mean."""
-    answer, weighted_sum = rows.answer(), _Sum(weights, usable)
+    """`merge` of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ."""
+    answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable)
     alive, square = np.flatnonzero(usable).tolist(), 0.0
-    for columns, block in _narrow(rows):
-        merged = merge(columns, block if usable.all() else block[alive], f, weights[alive])
-        answer.write(columns, merged)
-        apart = host(merged - weighted_sum(block))
-        square += float(apart @ apart)
+    for columns, block in rows.blocks():
+        for part, narrow in _narrow(columns, block):
+            merged = merge(part, narrow if usable.all() else narrow[alive])
+            answer.write(part, merged)
+            apart = host(merged - weighted_sum(narrow))
+            square += float(apart @ apart)
         if progress:
             progress("merging", columns.stop, rows.d)
     return answer.finish(weights), math.sqrt(square)
 
 
-def _narrow(rows: Rows) -> Iterator[tuple[slice, Block]]:
-    """The blocks, cut where they are wide views, so that what is made of them stays small."""
-    for columns, block in rows.blocks():
-        for start in range(columns.start, columns.stop, WIDE):
-            part = slice(start, min(start + WIDE, columns.stop))
-            yield part, block[:, part.start - columns.start : part.stop - columns.start]
+def _narrow(columns: slice, block: Block) -> Iterator[tuple[slice, Block]]:
+    """A block, cut if it is a wide view, so that what is made of it stays small."""
+    for start in range(columns.start, columns.stop, WIDE):
+        part = slice(start, min(start + WIDE, columns.stop))
+        yield part, block[:, part.start - columns.start : part.stop - columns.start]
 
 
 class _Sum:
@@ -65,16 +67,24 @@ class _Sum:
             self.weights[run] = weights[run]
         self._there: Any = None  # the weights where the blocks are
 
-    def __call__(self, block: Block) -> Any:
+    def into(self, place: Any, block: Block) -> bool:
+        """Sum a block on a GPU straight into its place, if that can be done; at memory speed."""
+        if place is None or isinstance(block, np.ndarray) or not block.is_cuda:
+            return False
+        from randeigen import cuda
+
+        if cuda.takes(block):
+            cuda.weighted_sum(block, self._beside(block), place)
+        return cuda.takes(block)
+
+    def _beside(self, block: Block) -> Any:
         if self._there is None:
             on_host = isinstance(block, np.ndarray)
             self._there = self.weights.astype(block.dtype) if on_host else block.new_tensor(self.weights)
-        w = self._there
-        if not isinstance(block, np.ndarray) and block.is_cuda:
-            from randeigen import cuda
+        return self._there
 
-            if cuda.takes(block):
-                return cuda.weighted_sum(block, w)
+    def __call__(self, block: Block) -> Any:
+        w = self._beside(block)
         total = w[self.runs[0]] @ block[self.runs[0]]
         for run in self.runs[1:]:
             total += w[run] @ block[run]

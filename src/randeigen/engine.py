@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,9 +51,11 @@ def run(
     verdict = rule.weigh(table, left, np.random.default_rng([seed, 4]))
     sure = verdict.bounds[verdict.chosen] if verdict.bounds else certify(table, verdict.weights, left)
     bias_bound = sure * verdict.scale
+    merge = getattr(rule, "merge", None)
+    by_column = partial(merge, f=left, verdict=verdict) if merge else None
     verdict = _widened(verdict, usable, notes)
-    if merge := getattr(rule, "merge", None):  # column by column: as far off as its distance to a sure mean
-        mean, away = merge_columns(source, verdict.weights, usable, merge, left, progress)
+    if by_column:  # as far off as its distance to a mean that is sure
+        mean, away = merge_columns(source, verdict.weights, usable, by_column, verdict.scale, progress)
         bias_bound += away
     else:
         mean = combine(source, verdict.weights, usable, verdict.scale, progress)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.spectral import DENSE, Operator, power_iteration, top_of_matrix, top_of_operator
+from randeigen.spectral import DENSE, Operator, power_iteration, top_of_covariance, top_of_operator
 from randeigen.types import Array, Spread
 
 
@@ -18,7 +18,7 @@ class Gram:
 
     table: Array  # (n+1, n+1) inner products, measured from a pivot near the rows
     prior: Array  # (n,)
-    start: Array  # (n,) where the search for the widest direction begins; nobody can foresee it
+    start: Array  # (n, p) where the search for the widest direction begins; nobody can foresee it
     unit: float = 1.0
     precision: float = 0.0  # rounding of an entry, relative to the two rows' lengths
     distortion: float = 0.0
@@ -31,7 +31,8 @@ class Gram:
     def widest(self, weights: Array) -> Spread:
         """The widest direction of the weighted cloud, to working precision."""
         scaled, project = self._operators(weights)
-        variance, vector = top_of_matrix(scaled, self.start)
+        half = np.sqrt(weights / weights.sum())
+        variance, vector = top_of_covariance(scaled, half, self.start)
         return _spread(variance, project(vector), weights)
 
     def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
@@ -91,7 +92,7 @@ class Points:
     points: Array  # (n, k), measured from the pivot
     origin: Array  # (k,) the caller's origin among them
     prior: Array  # (n,)
-    start: Array  # (n,)
+    start: Array  # (n, p)
     unit: float = 1.0
     precision: float = 0.0
     distortion: float = 0.0

@@ -28,6 +28,7 @@ KINDS = ("auto", "gram", "sketch", "gaussian")
 FAR = 8.0  # squared lengths this many times the squared distances between rows ask for a pivot
 TINY = {4: 1e-30, 8: 1e-280}  # squares are exact well above this, by item size
 ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a table entry, relative to its rows' lengths, by item size
+STARTS = 8  # secret directions to begin the search for the widest one with
 NOT_FINITE = "not finite: it holds NaN or infinity"
 TOO_LARGE = "too large to measure beside the others"
 
@@ -97,7 +98,7 @@ class GramTally:
 
     def geometry(self) -> Gram:
         """The finished table. Lines of dead rows are zero."""
-        start = self.rng.standard_normal(self.n)
+        start = self.rng.standard_normal((self.n, STARTS))
         table = self._without_dead(self.table)
         return Gram(table, np.ones(self.n), start, 2.0**self.exponent, self.precision)
 
@@ -179,7 +180,7 @@ class PointsTally:
         exponent = scale_exponent(np.abs(self.points[:-1]).max(axis=1))
         points = self.points * 2.0**-exponent if exponent else self.points
         n, distortion = points.shape[0] - 1, EPS_JL if self.projection else 0.0
-        start = self.rng.standard_normal(n)
+        start = self.rng.standard_normal((n, STARTS))
         return Points(points[:-1], points[-1], np.ones(n), start, 2.0**exponent, self.precision, distortion)
 
     def _add_shifted(self, columns: slice, block: Block) -> None:
@@ -213,7 +214,8 @@ def _offset(squares: Array, apart: Array) -> bool:
     squares, apart = squares[np.isfinite(squares)], apart[np.isfinite(apart)]
     if squares.size == 0 or apart.size == 0:
         return False
-    return bool(np.median(squares) > FAR * max(float(np.quantile(apart, 0.25)), 0.0))
+    quartile = float(np.partition(apart, apart.size // 4)[apart.size // 4])
+    return bool(np.median(squares) > FAR * max(quartile, 0.0))
 
 
 def _median(exact: Array) -> Array:

@@ -13,26 +13,62 @@ from randeigen.types import Array
 
 Operator: TypeAlias = Callable[[Array], Array]
 
-DENSE = 40  # up to this size a dense decomposition beats any loop written in Python
-STEPS = 160  # Lanczos steps before we settle for what there is; the eigenvalue is long exact by then
+DENSE, SQUARED = 40, 160  # up to these sizes a dense decomposition, then powers of the matrix, are fastest
+SQUARINGS = 6
+VECTOR_ALONE, MATRIX_ALONE = 9_000, 1_000_000  # multiplications that OpenBLAS does not share out
+MANY = 8  # rows: below that the parts cost more than they save
+STEPS = 200  # Lanczos steps before we settle for what there is; the eigenvalue is long exact by then
 CHECKS = frozenset((14, 30, 42, 60, 90, 130))  # when to ask whether it has converged: asking costs too
-QUIET, LOUD = 9000, 256  # numbers in a product that OpenBLAS leaves to one thread; rows from where it may not
-RESIDUAL = 1e-7  # relative; the eigenvalue's own error is its square over the gap
+RESIDUAL = 1e-10  # relative; the eigenvalue's own error is its square over the gap
 
 
-def top_of_matrix(matrix: Array, start: Array) -> tuple[float, Array]:
-    """Largest eigenvalue and its unit eigenvector of an explicit matrix."""
-    if matrix.shape[0] > DENSE:
-        return top_of_operator(_product(matrix), start)
-    values, vectors = np.linalg.eigh(matrix)
-    return max(float(values[-1]), 0.0), vectors[:, -1]
+def top_of_covariance(matrix: Array, half: Array, start: Array) -> tuple[float, Array]:
+    """Largest eigenvalue and its unit eigenvector of a weighted covariance as the rows see it.
+
+    `half`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds directions
+    nobody can arrange to be orthogonal to the answer: secret random ones.
+    """
+    n = matrix.shape[0]
+    if n > SQUARED:
+        return top_of_operator(partial(_product, matrix), start)
+    found = _top_by_squaring(matrix, half, start) if n > DENSE else None
+    if found is None:
+        values, vectors = np.linalg.eigh(matrix)
+        found = float(values[-1]), vectors[:, -1]
+    return max(found[0], 0.0), found[1]
+
+
+def _top_by_squaring(matrix: Array, half: Array, start: Array) -> tuple[float, Array] | None:
+    """Block power iteration with a 64th power: a handful of small products. None if it does not converge.
+
+    The power is that of the matrix less the bulk of its spectrum: of a round cloud in many dimensions all
+    eigenvalues are nearly alike, and only what they have beyond the least one tells them apart.
+    """
+    live = half > 0
+    rank = max(int(live.sum()) - 1, 1)
+    middle = float(matrix.trace()) / rank
+    width = math.sqrt(max(float(np.vdot(matrix, matrix)) / rank - middle**2, 0.0))
+    power = matrix + np.outer(middle * half, half)  # the null direction moves to the middle
+    power[live, live] -= max(middle - 2.2 * width, 0.0)  # a semicircle's lower end
+    for _ in range(SQUARINGS):
+        power /= max(float(power.diagonal().max()), np.finfo(float).tiny)
+        power = _product(power, power)
+    basis = start
+    for _ in range(6):
+        basis = np.linalg.qr(power @ basis)[0]
+        image = matrix @ basis
+        values, vectors = np.linalg.eigh(basis.T @ image)
+        vector = basis @ vectors[:, -1]
+        rest = image @ vectors[:, -1] - values[-1] * vector
+        # Relative to what tells the eigenvalues apart, not to their size: else a round cloud passes at once.
+        if math.sqrt(rest @ rest) <= RESIDUAL * min(float(values[-1]), 4 * width) or width == 0:
+            return float(values[-1]), vector
+    return None
 
 
 def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:
-    """The same by Lanczos with full reorthogonalisation, so that no dense decomposition is needed.
-
-    `start` must be a direction nobody can arrange to be orthogonal to the answer: a secret random one.
-    """
+    """The same by Lanczos with full reorthogonalisation, so that no n×n matrix is needed."""
+    start = start[:, 0]
     steps = min(start.size, STEPS)
     basis = np.empty((steps + 1, start.size))
     inside = np.zeros((steps, steps))  # the operator seen from within the basis: tridiagonal
@@ -58,21 +94,16 @@ def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:
     return max(float(values[-1]), 0.0), vector / math.sqrt(vector @ vector)
 
 
-def _product(matrix: Array) -> Operator:
-    """v ↦ matrix·v, kept below the size at which BLAS wakes its threads: for so little they only cost."""
-    n = matrix.shape[0]
-    if matrix.size <= QUIET or n > LOUD:
-        return partial(np.dot, matrix)
-    step = QUIET // n
-    image = np.empty(n)
-    parts = [(matrix[i : i + step], image[i : i + step]) for i in range(0, n, step)]
-
-    def apply(vector: Array) -> Array:
-        for part, out in parts:
-            np.dot(part, vector, out=out)
-        return image
-
-    return apply
+def _product(a: Array, b: Array) -> Array:
+    """a @ b in parts so small that BLAS leaves them to one thread: waking another can cost 8 ms if it is busy."""
+    n, columns = a.shape[0], 1 if b.ndim == 1 else b.shape[1]
+    rows = (VECTOR_ALONE if b.ndim == 1 else MATRIX_ALONE) // (a.shape[1] * columns)
+    if rows >= n or rows < MANY:
+        return np.dot(a, b)
+    out = np.empty((n, *b.shape[1:]))
+    for i in range(0, n, rows):
+        np.dot(a[i : i + rows], b, out=out[i : i + rows])
+    return out
 
 
 def power_iteration(apply: Operator, start: Array, steps: int) -> Array:

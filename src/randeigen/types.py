@@ -23,6 +23,9 @@ class Answer(Protocol):
     def write(self, columns: slice, values: Any) -> None:
         """Store the answer for some columns; `values` is a (b,) vector like the blocks."""
 
+    def place(self, columns: slice, like: Any) -> Any:
+        """The answer's own memory for these columns, if it holds numbers like these; else None."""
+
     def finish(self, weights: Weights) -> Any:
         """The whole answer; `weights` settle what is carried, not averaged (integers)."""
 
@@ -121,8 +124,8 @@ class BlockRule(Rule, Protocol):
     def chunk(self) -> int:
         """Blocks begin at multiples of this many columns; 1 where that does not matter."""
 
-    def merge(self, columns: slice, block: Block, f: int, weights: Weights) -> Any:
-        """(b,) the answer for these columns of the usable rows, whose weights `weigh` gave."""
+    def merge(self, columns: slice, block: Block, f: int, verdict: Verdict) -> Any:
+        """(b,) the answer for these columns of the usable rows, on which `weigh` gave this verdict."""
 
 
 class Stop(str, Enum):

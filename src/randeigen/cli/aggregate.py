@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from randeigen.cli import audit as audits
-from randeigen.cli.choose import DEFAULT, RULES, build
+from randeigen.cli.choose import DEFAULT, build
 from randeigen.cli.digest import digest_all, refuse_changes
 from randeigen.cli.fates import Fate, fates, summary
 from randeigen.cli.inputs import check_apart, check_output, expand
@@ -55,7 +55,9 @@ def aggregate(
     rule: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help=f"One of {', '.join(RULES)}; filtering:gamma=0.5 sets a parameter."
+            metavar="NAME",
+            help="How to weigh the files; `randeigen rules` lists all. filtering:gamma=0.5 sets a parameter, "
+            "nnm+krum mixes rows first.",
         ),
     ] = DEFAULT,
     seed: Annotated[

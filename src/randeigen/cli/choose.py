@@ -1,4 +1,4 @@
-"""Rules by name: `randeigen`, `filtering:gamma=0.5`. One dict, for --rule and for audits."""
+"""Rules by name: `randeigen`, `filtering:gamma=0.5`, `nnm+krum`; for --rule and for audits."""
 
 from __future__ import annotations
 
@@ -6,44 +6,48 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
-from randeigen import rules
 from randeigen.cli.told import BadCall
+from randeigen.rules import MIXERS, RULES
 from randeigen.types import Rule
 
-RULES: Mapping[str, Callable[..., Rule]] = {
-    "randeigen": rules.RandEigen,
-    "random": partial(rules.RandEigen, removal="random"),
-    "published": rules.PublishedRandEigen,
-    "filtering": rules.Filtering,
-    "converging": rules.ConvergingFiltering,
-    "mean": rules.Mean,
-}
 DEFAULT = "randeigen"
 
 
 def build(text: str, eps: float | None, f: int | None) -> Rule:
-    """The rule that `name` or `name:key=value,key=value` asks for."""
+    """The rule that `name`, `name:key=value,key=value` or `mixer+name` asks for."""
+    *mixers, last = text.split("+")
+    rule: Rule = _made(last, RULES, "rule", eps, f)
+    for mixer in reversed(mixers):
+        rule = _made(mixer, MIXERS, "mixer", eps, f) | rule
+    return rule
+
+
+def _made(
+    text: str, known: Mapping[str, Callable[..., Any]], kind: str, eps: float | None, f: int | None
+) -> Any:
     name, colon, rest = text.partition(":")
-    if name not in RULES:
-        raise BadCall(f"there is no rule {name!r}{_closest(name)}. Known are: {', '.join(RULES)}.")
-    factory = RULES[name]
-    known = parameters(factory)
+    if name not in known:
+        near = _closest(name, known)
+        raise BadCall(f"there is no {kind} {name!r}{near}. Known are: {', '.join(known)}.")
+    takes = parameters(known[name])
     given: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         key, equals, value = part.partition("=")
-        if not equals or key not in known:
-            takes = f"it takes {', '.join(f'{k}=...' for k in known)}" if known else "it takes none"
-            raise BadCall(f"rule {name!r} has no parameter {part!r}; {takes}.")
+        if not equals or key not in takes:
+            told = f"it takes {', '.join(f'{k}=...' for k in takes)}" if takes else "it takes none"
+            raise BadCall(f"{kind} {name!r} has no parameter {part!r}; {told}.")
         if key in given:
-            raise BadCall(f"rule {name!r} is given {key} twice.")
-        given[key] = _value(key, value, known[key])
-    return factory(eps=eps, f=f, **given)
+            raise BadCall(f"{kind} {name!r} is given {key} twice.")
+        given[key] = _value(key, value, takes[key])
+    asked = inspect.signature(known[name]).parameters
+    if "eps" in asked:
+        given |= {"eps": eps, "f": f}
+    return known[name](**given)
 
 
-def parameters(factory: Callable[..., Rule]) -> dict[str, str]:
+def parameters(factory: Callable[..., Any]) -> dict[str, str]:
     """What a rule can be told beyond eps and f, with the type of each."""
     fixed = {"eps", "f", *getattr(factory, "keywords", {})}
     found = inspect.signature(factory).parameters.values()
@@ -69,6 +73,6 @@ def _example(kind: str) -> str:
     return "true" if kind.startswith("bool") else "3" if kind.startswith("int") else "0.5"
 
 
-def _closest(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), RULES, 1, 0.5)
+def _closest(name: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, 1, 0.5)
     return f"; did you mean {near[0]!r}" if near else ""

@@ -78,6 +78,14 @@ class Draft:
         for piece in self._layout.pieces(columns):
             copy(self._flat[piece.leaf][piece.start : piece.stop], values[piece.columns])
 
+    def place(self, columns: slice, like: Any) -> Any:
+        """The answer's own memory for these columns, to be written to, or None if they do not lie as `like`."""
+        pieces = self._layout.pieces(columns)
+        leaf = self._flat[pieces[0].leaf]
+        return (
+            leaf[pieces[0].start : pieces[0].stop] if len(pieces) == 1 and leaf.dtype == like.dtype else None
+        )
+
     def finish(self, weights: Weights) -> Any:
         """The caller's form; `weights` settle integers and bools."""
         return self._settle(np.asarray(weights, np.float64))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from randeigen.rules.base import TableRule, normalised
+from randeigen.rules.facts import Facts
 from randeigen.types import Geometry, Stop, Verdict
 
 
@@ -16,6 +18,13 @@ class Mean(TableRule):
 
     Cost: one reading would do; the other is for the certificate. Breakdown point 0: one row moves it at will.
     """
+
+    facts: ClassVar[Facts] = Facts(
+        paper="no defence",
+        cost="n·d (n²·d with its certificate)",
+        breakdown="0",
+        blind_to="everything",
+    )
 
     def __post_init__(self) -> None:
         """Without eps or f nobody is assumed to lie."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from randeigen.certificate import bound, corruptible
 from randeigen.errors import BadFraction
 from randeigen.rules.base import TableRule, normalised
+from randeigen.rules.facts import Facts
 from randeigen.rules.filtering import PublishedRandEigen
 from randeigen.types import Array, Geometry, Mask, Spread, Stop, Verdict
 
@@ -39,6 +41,12 @@ class RandEigen(TableRule):
     """
 
     removal: str = "soft"
+    facts: ClassVar[Facts] = Facts(
+        paper="Lee, Kolluri, Saxena, Chang 2025 (repaired: docs/departures.md)",
+        cost="n²·d + n² a round, about 5 rounds",
+        breakdown="1/2",
+        blind_to="rows inside the honest spread: no more than the certificate",
+    )
 
     def __post_init__(self) -> None:
         """Refuse unknown ways of removal."""

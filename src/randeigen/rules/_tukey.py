@@ -1,0 +1,151 @@
+"""Deepest points: half-spaces cut away until no deeper region is left."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from randeigen.types import Array
+
+FAR = 1e6  # rows further out than so many typical distances are drawn in: only their direction counts
+TOLERANCE = 1e-9  # of the typical distance
+STEPS = 500  # of alternating projection before a region is called empty
+PIECE = 2**20  # projections made at a time
+
+
+def deepest_in_plane(points: Array) -> tuple[Array, int]:
+    """The centre of the deepest region of n points of two columns, and its depth.
+
+    A point has depth k iff uᵀx is at least the k-th smallest uᵀxᵢ for every direction u. Between two
+    directions at which the order of the points changes that bound turns about one of them, so those
+    directions suffice.
+    """
+    centre, reach, drawn = _drawn_in(points)
+    if reach == 0:
+        return centre, _count_at(points, centre)
+    normals = _turns(drawn)
+    best, low, high = np.zeros(2), 0, drawn.shape[0]
+    while low < high:  # depth is found by halving: regions lie inside each other
+        k = (low + high + 1) // 2
+        region = _cut(normals, _lowest(drawn, normals, k) - TOLERANCE, _box(drawn))
+        if region is None:
+            high = k - 1
+        else:
+            low, best = k, _centroid(region)
+    return centre + reach * best, low
+
+
+def deepest_along(points: Array, directions: Array) -> tuple[Array, int]:
+    """A point as deep as any along these directions, as far as alternating projections find it."""
+    centre, reach, drawn = _drawn_in(points)
+    if reach == 0:
+        return centre, _count_at(points, centre)
+    n = drawn.shape[0]
+    ordered = np.sort(directions @ drawn.T, axis=1)
+    best, low, high = np.zeros(drawn.shape[1]), 0, n
+    while low < high:
+        k = (low + high + 1) // 2
+        found = _between(directions, ordered[:, k - 1], ordered[:, n - k], best)
+        if found is None:
+            high = k - 1
+        else:
+            low, best = k, found
+    return centre + reach * best, low
+
+
+def _drawn_in(points: Array) -> tuple[Array, float, Array]:
+    """The points seen from their median in units of the typical distance, far ones at the edge."""
+    centre = np.median(points, axis=0)
+    away = points - centre
+    # By the largest coordinate first: the square of a wild one may not be finite.
+    size = np.abs(away).max(axis=1, keepdims=True)
+    length = size * np.linalg.norm(away / np.where(size > 0, size, 1.0), axis=1, keepdims=True)
+    reach = float(np.median(length))
+    if reach == 0:
+        return centre, 0.0, away
+    return centre, reach, away / np.maximum(length / FAR, reach)
+
+
+def _count_at(points: Array, spot: Array) -> int:
+    return int((points == spot).all(axis=1).sum())
+
+
+def _turns(points: Array) -> Array:
+    """(m, 2) unit normals of the lines through two points, both ways.
+
+    And the way along one line: where all points lie on it, its two normals leave half a turn open.
+    """
+    i, j = np.triu_indices(points.shape[0], 1)
+    edges = points[j] - points[i]
+    lengths = np.linalg.norm(edges, axis=1)
+    along = edges[lengths > 0] / lengths[lengths > 0][:, None]
+    normals = np.vstack((along[:, ::-1] * [-1.0, 1.0], along[:1]))
+    return np.vstack((normals, -normals))
+
+
+def _lowest(points: Array, normals: Array, k: int) -> Array:
+    """(m,) the k-th smallest projection of the points on each normal."""
+    step = max(1, PIECE // points.shape[0])
+    return np.concatenate(
+        [
+            np.partition(normals[at : at + step] @ points.T, k - 1, axis=1)[:, k - 1]
+            for at in range(0, normals.shape[0], step)
+        ]
+    )
+
+
+def _box(points: Array) -> Array:
+    (left, bottom), (right, top) = points.min(axis=0) - 1.0, points.max(axis=0) + 1.0
+    return np.array([(left, bottom), (right, bottom), (right, top), (left, top)])
+
+
+def _cut(normals: Array, offsets: Array, polygon: Array) -> Array | None:
+    """The part of a convex polygon where normals·x ≥ offsets, the worst half-plane first; None if empty."""
+    for _ in range(offsets.size):
+        short = offsets - (normals @ polygon.T).min(axis=1)
+        worst = int(np.argmax(short))
+        if short[worst] <= TOLERANCE:
+            break
+        heights = polygon @ normals[worst] - offsets[worst]
+        if (heights < 0).all():
+            return None
+        polygon = _kept(polygon, heights)
+    return polygon
+
+
+def _kept(polygon: Array, heights: Array) -> Array:
+    """The polygon where heights, given at its corners, are not negative."""
+    corners = []
+    for at, height in enumerate(heights):
+        before = heights[at - 1]
+        if (before < 0) != (height < 0):
+            share = before / (before - height)
+            corners.append(polygon[at - 1] + share * (polygon[at] - polygon[at - 1]))
+        if height >= 0:
+            corners.append(polygon[at])
+    return np.array(corners)
+
+
+def _centroid(polygon: Array) -> Array:
+    """The centre of mass; of slivers too thin to weigh, the mean of the corners."""
+    middle = polygon.mean(axis=0)
+    a = polygon - middle
+    b = np.roll(a, -1, axis=0)
+    cross = a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]
+    if cross.sum() <= 1e-12 * (a**2).sum():
+        return np.asarray((polygon.min(axis=0) + polygon.max(axis=0)) / 2)
+    return np.asarray(middle + cross @ (a + b) / (3 * cross.sum()))
+
+
+def _between(directions: Array, low: Array, high: Array, start: Array) -> Array | None:
+    """A point whose projections lie between, by projecting on the worst offender; None if not found."""
+    point: Array = start.copy()
+    for _ in range(STEPS):
+        seen = directions @ point
+        short = np.maximum(low - seen, seen - high)
+        worst = int(np.argmax(short))
+        if short[worst] <= TOLERANCE:
+            return point
+        # A little beyond the wall: that ends in finitely many steps where the region has an inside.
+        point += 1.2 * np.clip(low[worst] - seen[worst], 0.0, None) * directions[worst]
+        point -= 1.2 * np.clip(seen[worst] - high[worst], 0.0, None) * directions[worst]
+    return None
