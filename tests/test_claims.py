@@ -187,3 +187,19 @@ class TestFiltering:
         result = randeigen.aggregate(gaussian(100, 50), rule=rules.Filtering.converging(0.1), seed=0)
         assert result.verdict.stop.name in ("FLOOR", "ROUNDS", "CONVERGED")
         assert result.kept.sum() < 75
+
+
+def test_a_cloud_in_which_nothing_stands_out_is_left_alone_at_once() -> None:
+    rows = gaussian(50, 100_000).astype(np.float32)
+    result = randeigen.aggregate(rows, eps=0.2)
+    assert result.verdict.stop.name == "ROUND"
+    assert result.verdict.rounds == 1
+    np.testing.assert_allclose(result.weights, 1 / 50)
+
+
+@pytest.mark.parametrize("liars", [1, 2, 10])
+def test_liars_in_such_a_cloud_are_not_left_alone(liars: int) -> None:
+    rows = gaussian(50, 100_000).astype(np.float32)
+    rows[:liars] += 2.0 / np.sqrt(liars)
+    result = randeigen.aggregate(rows, eps=0.2)
+    assert result.weights[:liars].sum() < 0.02

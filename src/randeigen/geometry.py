@@ -33,7 +33,7 @@ class Gram:
         scaled, project = self._operators(weights)
         half = np.sqrt(weights / weights.sum())
         variance, vector = top_of_covariance(scaled, half, self.start)
-        return _spread(variance, project(vector), weights)
+        return _spread(variance, project(vector), weights, scaled.diagonal())
 
     def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
         """The paper's power iteration, run where it has the same iterates: among the rows."""
@@ -108,7 +108,7 @@ class Points:
             return self._widest_of_few_columns(weights)
         apply, project = self._operators(weights)
         variance, vector = top_of_operator(apply, self.start)
-        return _spread(variance, project(vector), weights)
+        return _spread(variance, project(vector), weights, self._alone(weights))
 
     def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
         """The paper's power iteration on Cov(Y), from a Gaussian start in its k dimensions."""
@@ -162,7 +162,16 @@ class Points:
         w = weights / weights.sum()
         centred = self.points - w @ self.points
         values, vectors = np.linalg.eigh((centred.T * w) @ centred)
-        return Spread(max(float(values[-1]), 0.0), np.where(weights > 0, centred @ vectors[:, -1], 0.0))
+        places = np.where(weights > 0, centred @ vectors[:, -1], 0.0)
+        return Spread(
+            max(float(values[-1]), 0.0), places, float(np.median(self._alone(weights)[weights > 0]))
+        )
+
+    def _alone(self, weights: Array) -> Array:
+        """(n,) each row's weight times its squared distance from the mean."""
+        w = weights / weights.sum()
+        mean = w @ self.points
+        return np.asarray(w * (self.reach() - 2 * (self.points @ mean) + mean @ mean))
 
 
 def _squares(points: Array) -> Array:
@@ -176,10 +185,11 @@ def _apart(squares: Array, inner: Array) -> Array:
     return np.asarray(between)
 
 
-def _spread(variance: float, projected: Array, weights: Array) -> Spread:
+def _spread(variance: float, projected: Array, weights: Array, alone: Array) -> Spread:
     if variance <= 0:
         return Spread(0.0, np.zeros(weights.size))
-    return Spread(variance, np.where(weights > 0, projected / math.sqrt(variance), 0.0))
+    places = np.where(weights > 0, projected / math.sqrt(variance), 0.0)
+    return Spread(variance, places, float(np.median(alone[weights > 0])))
 
 
 def _spread_by_power(apply: Operator, project: Operator, start: Array, steps: int, weights: Array) -> Spread:

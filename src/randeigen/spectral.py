@@ -47,22 +47,28 @@ def _top_by_squaring(matrix: Array, half: Array, start: Array) -> tuple[float, A
     live = half > 0
     rank = max(int(live.sum()) - 1, 1)
     middle = float(matrix.trace()) / rank
+    if not middle > 0:  # rounding is all there is
+        return None
     width = math.sqrt(max(float(np.vdot(matrix, matrix)) / rank - middle**2, 0.0))
     power = matrix + np.outer(middle * half, half)  # the null direction moves to the middle
     power[live, live] -= max(middle - 2.2 * width, 0.0)  # a semicircle's lower end
     for _ in range(SQUARINGS):
         power /= max(float(power.diagonal().max()), np.finfo(float).tiny)
         power = _product(power, power)
-    basis = start
+    basis, before = start, math.inf
     for _ in range(6):
         basis = np.linalg.qr(power @ basis)[0]
         image = matrix @ basis
         values, vectors = np.linalg.eigh(basis.T @ image)
         vector = basis @ vectors[:, -1]
         rest = image @ vectors[:, -1] - values[-1] * vector
+        off = math.sqrt(rest @ rest)
         # Relative to what tells the eigenvalues apart, not to their size: else a round cloud passes at once.
-        if math.sqrt(rest @ rest) <= RESIDUAL * min(float(values[-1]), 4 * width) or width == 0:
+        if off <= RESIDUAL * min(float(values[-1]), 4 * width) or width == 0:
             return float(values[-1]), vector
+        if off > before / 10:  # too slow: the top is crowded
+            return None
+        before = off
     return None
 
 
@@ -95,11 +101,11 @@ def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """a @ b in parts so small that BLAS leaves them to one thread: waking another can cost 8 ms if it is busy."""
+    """a @ b in parts so small that BLAS leaves them to one thread; waking a busy one can cost 8 ms."""
     n, columns = a.shape[0], 1 if b.ndim == 1 else b.shape[1]
     rows = (VECTOR_ALONE if b.ndim == 1 else MATRIX_ALONE) // (a.shape[1] * columns)
     if rows >= n or rows < MANY:
-        return np.dot(a, b)
+        return np.asarray(np.dot(a, b))
     out = np.empty((n, *b.shape[1:]))
     for i in range(0, n, rows):
         np.dot(a[i : i + rows], b, out=out[i : i + rows])

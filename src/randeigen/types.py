@@ -49,6 +49,7 @@ class Spread(NamedTuple):
 
     variance: float  # along it
     places: Array  # (n,) signed distance from the mean along it; 0 for rows of no weight
+    alone: float = 0.0  # the variance that the typical row gives its own direction, all by itself
 
     @property
     def scores(self) -> Array:
@@ -135,6 +136,7 @@ class Stop(str, Enum):
 
     DIRECT = "the rule weighs rows in one step"
     AGREE = "all rows that are left agree exactly"
+    ROUND = "no direction is wider than any single row makes it: nothing stands out"
     BUDGET = "twice as much weight is gone as corrupt rows could hold"
     LONE = "fewer than two rows are left to compare"
     CONVERGED = "the widest variance no longer changes"

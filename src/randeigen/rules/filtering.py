@@ -85,7 +85,7 @@ class PublishedRandEigen(TableRule):
 
     Known end: the relative change of the eigenvalue never falls to 1e-5 on real or Gaussian rows, so the
     floor of (1 − 5·eps)·n rows is the only brake, and a round can jump far below it. Without any attack it
-    leaves about 62 of 100 rows at eps = 0.05 and 39 at 0.10; at eps ≥ 0.2 the floor is 0 and it removes
+    leaves about 60 of 100 rows at eps = 0.05 and 40 at 0.10; at eps ≥ 0.2 the floor is 0 and it removes
     everybody. Measured in docs/departures.md. Here to be compared with; use `RandEigen`.
     """
 

@@ -214,4 +214,4 @@ def _solved(points: Array, cap: float) -> Array:
         cones,
         settings,
     )
-    return np.clip(np.nan_to_num(np.asarray(solver.solve().x)[:n]), 0.0, cap)
+    return np.asarray(np.clip(np.nan_to_num(np.asarray(solver.solve().x)[:n]), 0.0, cap))

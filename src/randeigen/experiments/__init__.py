@@ -1,0 +1,1 @@
+"""Measurements: every claim of the paper and of this package, as data."""

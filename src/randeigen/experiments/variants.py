@@ -1,0 +1,82 @@
+"""Neighbours of the default rule: the same loop with one or more of its parts exchanged.
+
+They exist to be measured beside it (docs/departures.md). With nothing exchanged this is the default again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.random import Generator
+
+from randeigen.certificate import bound, corruptible
+from randeigen.rules.randeigen import NEGLIGIBLE, TRACE, weighted_median, without_traces
+from randeigen.types import Array, Geometry, Spread, Stop, Verdict
+
+
+@dataclass(frozen=True)
+class SoftFilter:
+    """A soft spectral filter, part by part."""
+
+    centre: Literal["median", "mean"] = "median"  # distances along the widest direction are from here
+    sharpness: float = 1.5  # a row loses the share (distance / largest distance) ** sharpness
+    short_last: bool = True  # the last round takes only what the budget of mass still allows
+    restored: float = 1.5  # masses are raised by this factor, up to the prior, before they count
+    choose: Literal["blend", "certificate", "variance"] = "blend"  # or the round with the least of it
+    trace: float = TRACE  # of the heaviest row: less than this in the answer is none
+
+    def weigh(self, geometry: Geometry, f: int, rng: Generator) -> Verdict:
+        """Filter, then choose or blend."""
+        masses, variances = self.rounds(geometry, f)
+        bounds = [bound(geometry, c, f, v) for c, v in zip(masses, variances, strict=True)]
+        say = self.say(np.array(masses), np.array(variances), np.array(bounds))
+        mass = say @ np.minimum(geometry.prior, self.restored * np.array(masses))
+        mass = without_traces(mass, self.trace)
+        return Verdict(
+            mass / mass.sum(), Stop.BUDGET, spreads=tuple(np.sqrt(variances)), bounds=tuple(bounds)
+        )
+
+    def rounds(self, geometry: Geometry, f: int) -> tuple[list[Array], list[float]]:
+        """The masses before each round and the widest variance under them."""
+        masses: list[Array] = []
+        variances: list[float] = []
+        mass, floor = geometry.prior, float(geometry.prior.sum()) - 2 * corruptible(geometry.prior, f)[0]
+        while mass.sum() >= floor - NEGLIGIBLE:
+            spread = geometry.widest(mass)
+            masses.append(mass)
+            variances.append(spread.variance)
+            room = float(mass.sum()) - floor
+            if room <= NEGLIGIBLE * mass.sum() or spread.variance <= geometry.rounding(mass):
+                break
+            share = self.share(spread, mass)
+            if self.short_last:
+                share = share * min(1.0, room / float(mass @ share))
+            mass = without_traces(mass * (1 - share))
+        return masses, variances
+
+    def share(self, spread: Spread, mass: Array) -> Array:
+        """(n,) what each row loses."""
+        live = mass > 0
+        middle = 0.0 if self.centre == "mean" else weighted_median(spread.places[live], mass[live])
+        away = np.where(live, abs(spread.places - middle), 0.0)
+        return np.asarray((away / away.max()) ** self.sharpness)
+
+    def say(self, masses: Array, variances: Array, bounds: Array) -> Array:
+        """(rounds,) how much each counts."""
+        judged = variances if self.choose == "variance" else bounds
+        least = judged.min()
+        if self.choose == "blend" and 0 < least < np.inf:
+            return np.asarray((least / bounds) ** 8 * (masses.sum(axis=1) / masses[0].sum()) ** 2)
+        return np.asarray(np.arange(judged.size) == judged.argmin(), dtype=float)
+
+
+VARIANTS = {
+    "least certificate": SoftFilter("mean", 2.0, False, 1.0, "certificate", NEGLIGIBLE),
+    "least eigenvalue": SoftFilter("mean", 2.0, False, 1.0, "variance", NEGLIGIBLE),
+    "scores squared": SoftFilter("mean", 4.0, False, 1.0, "certificate", NEGLIGIBLE),
+    "least certificate, from the median": SoftFilter("median", 2.0, False, 1.0, "certificate", NEGLIGIBLE),
+    "default without the blend": SoftFilter(choose="certificate"),
+    "default from the mean": SoftFilter(centre="mean"),
+}
