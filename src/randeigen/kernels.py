@@ -10,6 +10,8 @@ import numpy as np
 from randeigen.blocks import bordered, doubled, host, median_of_columns, middle, pieces
 from randeigen.types import Array, Block, Mask
 
+FEW = 64  # rows, up to which that outweighs torch's better use of threads
+
 
 def products(block: Block, pivot_rows: tuple[int, int, int] | None = None) -> Array:
     """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given."""
@@ -17,6 +19,8 @@ def products(block: Block, pivot_rows: tuple[int, int, int] | None = None) -> Ar
         from randeigen import cuda
 
         return cuda.products(block, pivot_rows)
+    if not isinstance(block, np.ndarray) and block.shape[0] <= FEW:
+        block = block.numpy()  # the same memory: numpy's product of a table with itself does half the work
     if pivot_rows is None:
         return bordered(host(block @ block.T), 0.0, 0.0)
     table = np.zeros((block.shape[0] + 1, block.shape[0] + 1))

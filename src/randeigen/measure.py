@@ -185,8 +185,9 @@ class PointsTally:
 
     def _add_shifted(self, columns: slice, block: Block) -> None:
         assert self.projection is not None
-        three = self.rng.choice(block.shape[0], 3, replace=False)
-        pivot = middle(*(block[int(i)] for i in three))
+        three = self.rng.permutation(block.shape[0])[:3]
+        a, b, c = (block[int(i)] for i in (*three, three[0], three[0])[:3])  # the first again if rows are few
+        pivot = middle(a, b, c)
         if self._is_far(block - pivot):
             pivot = _median(host(block))
             block = host(block)

@@ -53,7 +53,7 @@ def _top_by_squaring(matrix: Array, half: Array, start: Array) -> tuple[float, A
     power = matrix + np.outer(middle * half, half)  # the null direction moves to the middle
     power[live, live] -= max(middle - 2.2 * width, 0.0)  # a semicircle's lower end
     for _ in range(SQUARINGS):
-        power /= max(float(power.diagonal().max()), np.finfo(float).tiny)
+        power /= max(float(abs(power).max()), np.finfo(float).tiny)
         power = _product(power, power)
     basis, before = start, math.inf
     for _ in range(6):

@@ -8,8 +8,11 @@ import typer
 
 import randeigen
 from randeigen.cli.aggregate import aggregate
+from randeigen.cli.attacks import attacks
 from randeigen.cli.bench import bench
 from randeigen.cli.replay import replay
+from randeigen.cli.rules import rules
+from randeigen.cli.simulate import simulate
 
 HELP = """Average files of which some senders may have lied, and know how far off the answer can be.
 
@@ -19,6 +22,8 @@ Examples:
   randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
   randeigen replay audit.json
   randeigen bench --n 100 --d 262144
+  randeigen simulate --attack hidra --rule mean --rule randeigen
+  randeigen rules
 
 \b
 Exit codes:
@@ -58,3 +63,6 @@ def _root(
 app.command(short_help="Average files of updates robustly.")(aggregate)
 app.command(short_help="Confirm a recorded verdict.")(replay)
 app.command(short_help="How many plain means does robustness cost here?")(bench)
+app.command(short_help="Every rule: what it is, and how it does.")(rules)
+app.command(short_help="Watch a federation train under attack.")(simulate)
+app.command(short_help="List the attacks of the laboratory.")(attacks)

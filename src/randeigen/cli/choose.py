@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,16 +18,21 @@ DEFAULT = "randeigen"
 
 def build(text: str, eps: float | None, f: int | None) -> Rule:
     """The rule that `name`, `name:key=value,key=value` or `mixer+name` asks for."""
-    *mixers, last = text.split("+")
-    rule: Rule = _made(last, RULES, "rule", eps, f)
+    *mixers, last = re.split(r"\+(?=[a-z])", text)  # not the sign in 1e+20
+    rule: Rule = made(last, RULES, "rule", eps, f)
     for mixer in reversed(mixers):
-        rule = _made(mixer, MIXERS, "mixer", eps, f) | rule
+        rule = made(mixer, MIXERS, "mixer", eps, f) | rule
     return rule
 
 
-def _made(
-    text: str, known: Mapping[str, Callable[..., Any]], kind: str, eps: float | None, f: int | None
+def made(
+    text: str,
+    known: Mapping[str, Callable[..., Any]],
+    kind: str,
+    eps: float | None = None,
+    f: int | None = None,
 ) -> Any:
+    """What `name` or `name:key=value,key=value` asks for, of these; eps and f go to those that take them."""
     name, colon, rest = text.partition(":")
     if name not in known:
         near = _closest(name, known)

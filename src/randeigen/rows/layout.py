@@ -79,7 +79,7 @@ class Draft:
             copy(self._flat[piece.leaf][piece.start : piece.stop], values[piece.columns])
 
     def place(self, columns: slice, like: Any) -> Any:
-        """The answer's own memory for these columns, to be written to, or None if they do not lie as `like`."""
+        """The answer's own memory for these columns, or None if it does not hold numbers like these."""
         pieces = self._layout.pieces(columns)
         leaf = self._flat[pieces[0].leaf]
         return (

@@ -1,0 +1,54 @@
+"""DBA: a trigger in four pieces, of which each attacker knows one (Xie et al., ICLR 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from randeigen.attacks.training import Recipe, Scene, Site, Tensor, Trials, wanted
+from randeigen.attacks.triggers import Patch, bars
+
+
+@dataclass(frozen=True)
+class DBA:
+    """Attacker j stamps piece j mod 4 on half of every batch, label 2; together they teach the whole.
+
+    The settings are Zhu's: batch 10, 20 epochs of SGD at rate 0.05 with momentum 0.9 and decay 5e-4, the
+    rate divided by 10 after a fifth and after four fifths of the epochs. `scale` multiplies the update: 1
+    on MNIST, 5 on Fashion-MNIST.
+    """
+
+    scale: float = 1.0
+    target: int = 2
+    epochs: int = 20
+    batch: int = 10
+    poisoned: int = 5  # images of every batch
+    rate: float = 0.05
+
+    def pieces(self, scene: Scene, images: Tensor) -> tuple[Patch, ...]:
+        """The four pieces, white."""
+        return bars(images.shape[-1], scene.high)
+
+    def updates(self, site: Site) -> Tensor:
+        """(m, d) updates."""
+        recipe = Recipe(self.epochs, self.batch, self.rate, momentum=0.9, decay=5e-4, drops=(0.2, 0.8))
+
+        def poison(images: Tensor, labels: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
+            few = min(self.poisoned, labels.shape[1])
+            images, labels = images.clone(), labels.clone()
+            mine, clean = (who % 4)[:, None, None, None, None], images[:, :few]
+            for number, piece in enumerate(self.pieces(site.scene, images)):
+                images[:, :few] = piece.stamp(clean).where(mine == number, images[:, :few])
+            labels[:, :few] = self.target
+            return images, labels
+
+        return self.scale * (site.weights - site.train(recipe, poison=poison))
+
+    def trials(self, scene: Scene, images: Tensor, labels: Tensor) -> Trials:
+        """Test images of other classes with the whole trigger, and with each piece."""
+        pieces = self.pieces(scene, images)
+        found = wanted(reduce(or_, pieces).stamp(images), labels, self.target)
+        for number, piece in enumerate(pieces):
+            found[f"piece {number}"] = wanted(piece.stamp(images), labels, self.target)["asr"]
+        return found

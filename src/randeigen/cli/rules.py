@@ -1,0 +1,258 @@
+"""`randeigen rules`: every rule, what is known of it, and how it does."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from randeigen import bench as timing
+from randeigen.cli.choose import build
+from randeigen.cli.show import console, progress_bar, spinner, tell
+from randeigen.cli.told import BadCall, told
+from randeigen.errors import RandEigenError
+from randeigen.experiments import compare
+from randeigen.experiments.rule_pages import (
+    FAMILIES,
+    Page,
+    by_worst,
+    catalogue,
+    numbers,
+    pages,
+    redrawn,
+    rivals,
+    standings_table,
+    wrapped,
+)
+from randeigen.rows.save import replacing
+from randeigen.rules import RULES
+
+N, D, EPS = 50, 2**16, 0.1  # the shape at which rules are timed
+FEW_SHAPE = compare.FEW, 2**16
+WIDTH = 100
+LEGEND = (
+    "worst: largest bias over all settings, the distance from the honest rows' mean in units of "
+    "sqrt(eps/(1-eps)·||Sigma_S||). mean: average bias in units of sqrt(||Sigma_S||). certificate: median, "
+    "same units. kept: of the rows' weight when nobody attacks; – where the answer is no weighted mean. "
+    "better: settings in which the bias is clearly below the default's. ms: d = 65,536, float32, n = 50 (20 "
+    "where the grid has 20). told: what the rule is told that nobody knows."
+)
+
+
+def rules(
+    name: Annotated[str | None, typer.Argument(help="Show this rule alone, with its parameters.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Run rules on the standard grid.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Times the grid is drawn.")] = 1,
+    rule: Annotated[
+        list[str] | None, typer.Option(help="Rule to measure, as in `aggregate --rule`; repeat it.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the record as JSON.")] = None,
+    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the measured, as PNG.")] = None,
+    docs: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Put the tables between this page's markers.")
+    ] = None,
+    record: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Show this record instead of measuring.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of text.")] = False,
+) -> None:
+    """List every rule: what it is, its cost, where it breaks down, what it is blind to.
+
+    --measure runs them on the standard grid (kinds of honest cloud × eps × crafted attacks, 504 settings a
+    seed) and times them: a minute or two a seed. Rules that need a promise are told the truth.
+
+    \b
+    Examples:
+      randeigen rules
+      randeigen rules krum
+      randeigen rules --measure --rule krum --rule nnm+krum
+      randeigen rules --measure --seeds 3 --out rules.json --picture rules.png
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
+    """
+    with told():
+        if not (measure or record):
+            if rule or out or picture or docs:
+                raise BadCall("--rule, --out, --picture and --docs go with --measure or --record.")
+            _list(name, as_json)
+            return
+        if name:
+            raise BadCall(f"to measure one rule, say --measure --rule {name}.")
+        found = _read(record) if record else _measured(rule, seeds, as_json)
+        text = json.dumps(found, indent=1, ensure_ascii=False)
+        if out:
+            with replacing(out) as file:
+                file.write((text + "\n").encode())
+        if picture:
+            _draw(picture, found)
+        if docs:
+            _document(docs, found)
+        if as_json:
+            print(text)
+        else:
+            _show(found)
+
+
+def _list(name: str | None, as_json: bool) -> None:
+    known = pages()
+    if name is not None and name not in known:
+        near = difflib.get_close_matches(name.lower(), known, 1, 0.5)
+        raise BadCall(
+            f"there is no rule {name!r}{f'; did you mean {near[0]!r}' if near else ''}. "
+            f"Known are: {', '.join(known)}."
+        )
+    if as_json:
+        shown: Any = known[name].as_json() if name else [page.as_json() for page in known.values()]
+        print(json.dumps(shown, indent=1, ensure_ascii=False))
+    elif name:
+        _one(known[name])
+    else:
+        _all(known.values())
+
+
+def _all(known: Any) -> None:
+    screen = console()
+    known = list(known)
+    indent = 2 + max(len(page.name) for page in known) + 2
+    for family in FAMILIES:
+        screen.print(Text(family.upper(), style="bold"))
+        for page in known:
+            if page.family == family:
+                _entry(screen, page, indent)
+        screen.print()
+    tell("`randeigen rules NAME` tells more of one; `--measure` shows how they do.")
+
+
+def _entry(screen: Any, page: Page, indent: int) -> None:
+    blank, facts = " " * indent, page.facts
+    head = f"  {page.name:<{indent - 2}}"
+    screen.print(Text(wrapped(f"{head}{page.class_name}. {page.line}", WIDTH, blank)))
+    costs = f"{blank}cost {facts.cost} · breaks down at {facts.breakdown} · {facts.paper}"
+    for line in (costs, f"{blank}blind to {facts.blind_to}"):
+        screen.print(Text(wrapped(line, WIDTH, blank), style="dim"))
+
+
+def _one(page: Page) -> None:
+    screen, facts = console(), page.facts
+    screen.print(Text(f"{page.name}  {page.call()}", style="bold"))
+    screen.print(Text(f"\n{page.doc}\n"))
+    for title, fact in zip(("paper", "cost", "breaks down at", "blind to"), facts, strict=True):
+        screen.print(Text(wrapped(f"{title:>14}  {fact}", WIDTH, " " * 16)))
+    for key, (kind, default) in page.takes.items():
+        required = default in ("", "nan")
+        says = f"{key}: {kind}, {'required' if required else f'{default} unless given'}"
+        screen.print(Text(f"{'parameter':>14}  {says}"))
+    then = f"{page.name}+randeigen" if page.kind == "mixer" else page.name
+    promise = "".join(f":{key}=0.5" for key, (_, default) in page.takes.items() if default == "nan")
+    screen.print(Text(f"\nrandeigen aggregate updates/ --eps 0.1 --rule {then}{promise} --out mean.npz"))
+
+
+def _measured(asked: Sequence[str] | None, seeds: int, quiet: bool) -> dict[str, Any]:
+    """Standings on the standard grid and on the small one, with times."""
+    drawn = list(range(compare.HELD_OUT, compare.HELD_OUT + seeds))
+    wanted = list(asked) if asked else compare.standard(RULES)
+    few = [one for one in (asked or compare.SMALL) if one in compare.SMALL]
+    wanted = [one for one in wanted if one not in compare.SMALL]
+    for one in wanted + few:
+        _check(one)
+    found: dict[str, Any] = {"seeds": drawn, "standings": [], "small": []}
+    if wanted:
+        found["standings"] = _standings(wanted, drawn, compare.MANY, (N, D), quiet)
+    if few:
+        beside = list(dict.fromkeys((*compare.BESIDE_SMALL, *few)))
+        found["small"] = _standings(beside, drawn, compare.FEW, FEW_SHAPE, quiet)
+    return {**found, "legend": LEGEND, "made_with": timing.versions()}
+
+
+def _standings(
+    names: Sequence[str], seeds: Sequence[int], n: int, shape: tuple[int, int], quiet: bool
+) -> list[dict[str, Any]]:
+    with progress_bar(quiet) as progress:
+
+        def tell(done: int) -> None:
+            if progress is not None:
+                progress(f"{n} rows", done, compare.cells_in(len(seeds)))
+
+        standings = compare.measure(
+            names, lambda one, eps: build(one, eps, None), compare.cells(seeds, n), tell
+        )
+    with spinner() as timed:
+        return [one.as_json() | {"ms": _ms(one.rule, *shape, timed)} for one in standings]
+
+
+def _ms(name: str, n: int, d: int, tell: Callable[[str], None]) -> float | None:
+    """The median time at the standard shape; None where the rule refuses it."""
+    *mixers, last = name.split("+")
+    if last in compare.PROMISES:  # what Gaussian rows of this shape have, so that it stops at once or soon
+        last = f"{last}:{compare.PROMISES[last]}={1 + d / n}"
+    try:
+        timed = timing.time_rules({name: build("+".join((*mixers, last)), EPS, None)}, n, d, tell=tell)
+        return timed[0].median_ms
+    except (RandEigenError, np.linalg.LinAlgError):
+        return None
+
+
+def _check(name: str) -> None:
+    """A mistake in a name is told before minutes are spent."""
+    base = name.split("+")[-1]
+    promised = f"{base}:{compare.PROMISES[base]}=1" if base in compare.PROMISES else base
+    build("+".join((*name.split("+")[:-1], promised)), EPS, None)
+
+
+def _read(path: str) -> dict[str, Any]:
+    found = json.loads(Path(path).read_text())
+    if not isinstance(found, dict) or "standings" not in found:
+        raise BadCall(f"{path} is no record of `randeigen rules --measure`.")
+    return found
+
+
+def _draw(path: str, found: dict[str, Any]) -> None:
+    from randeigen.experiments.rule_pictures import draw_standings
+
+    if not found["standings"]:
+        raise BadCall("there is no rule of the standard grid to draw; give one with --rule.")
+    draws = f"{len(found['seeds'])} seed{'s' if len(found['seeds']) > 1 else ''}"
+    draw_standings(path, found["standings"], f"How far off: every rule on the standard grid, {draws}")
+
+
+def _document(path: str, found: dict[str, Any]) -> None:
+    parts = {
+        "catalogue": catalogue(),
+        "standings": standings_table(found["standings"]),
+        "small": standings_table(found["small"]),
+        "rivals": rivals(found["standings"]),
+        "small rivals": rivals(found["small"]),
+    }
+    text = redrawn(Path(path).read_text(), parts)
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def _show(found: dict[str, Any]) -> None:
+    for part, rows in (("standings", compare.MANY), ("small", compare.FEW)):
+        if not found[part]:
+            continue
+        table = Table(box=None, pad_edge=False, title=f"n = {rows}", title_justify="left")
+        for title in ("rule", "worst", "mean", "certificate", "kept", "better", "ms", "told"):
+            justify: Any = "left" if title in ("rule", "told") else "right"
+            table.add_column(title, justify=justify, no_wrap=True)
+        for one in by_worst(found[part]):
+            style = "bold" if one["rule"] == compare.DEFAULT else ""
+            table.add_row(one["rule"], *numbers(one), compare.told(one["rule"]), style=style)
+        console().print(table)
+        broken = sum(one["violations"] for one in found[part])
+        tell(f"Certificates broken: {broken}.")
+        for one in found[part]:
+            if one["refused"]:
+                all_of = one["refused"] + one["settings"]
+                tell(f"* {one['rule']} refused {one['refused']} of {all_of} settings: {one['reason']}")
+    tell(found["legend"])

@@ -1,0 +1,154 @@
+"""All clients of a round trained at once: their weights are rows of one tensor, a step is one backward pass.
+
+Every epoch a client goes once through its own images in a fresh order, in ceil(size / batch) steps of which
+the last may be short; a step's loss is the mean over its real images. Clients with fewer images take fewer
+steps and leave early: the stack is sorted by size, so those still at work are its first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.random import Generator
+
+from randeigen.attacks.training import Poison, Recipe
+from randeigen.learn.partition import Shares
+from randeigen.learn.stacked import Stacked, Tensor
+from randeigen.learn.tasks import Loss
+
+ROOM = {"cpu": 1 << 26, "cuda": 1 << 33}  # numbers that unfolded images may take at once
+
+
+class Data(NamedTuple):
+    """Images as the model sees them, and labels, on the device where all happens."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class Schedule(NamedTuple):
+    """Which images each client takes in each of its steps."""
+
+    places: Tensor  # (steps, clients, batch)
+    parts: Tensor  # (steps, clients, batch) what each image counts in the step's loss; 0 for padding
+    active: list[int]  # (steps,) how many clients still train
+    slowed: Tensor | None  # (steps, clients) what the rate is multiplied by, where it changes
+
+
+def train(
+    model: Stacked,
+    loss: Loss,
+    data: Data,
+    shares: Shares,
+    start: Tensor,
+    recipe: Recipe,
+    rng: Generator,
+    *,
+    poison: Poison | None = None,
+    pull: tuple[Tensor, float] | None = None,
+) -> Tensor:
+    """(clients, d) the weights each ends with, from `start`: (d,) for all, or (clients, d)."""
+    clients, device = len(shares.sizes), data.images.device
+    keys = rng.random((recipe.epochs, *shares.places.shape), dtype=np.float32)
+    order = np.argsort(-shares.sizes, kind="stable")
+    ended = start.expand(clients, model.d).clone()
+    for group in np.array_split(order, -(-clients // _together(model, data, recipe, clients))):
+        who = torch.from_numpy(group).to(device)
+        plan = schedule(shares.of(group), keys[:, group], recipe, device)
+        anchor = None if pull is None else (pull[0].expand(clients, -1)[who], pull[1])
+        with _fast_products(device):
+            ended[who] = _descend(model, loss, data, plan, ended[who], recipe, who, poison, anchor)
+    return ended
+
+
+def schedule(shares: Shares, keys: np.ndarray, recipe: Recipe, device: Tensor) -> Schedule:
+    """Clients must come largest first. `keys` (epochs, clients, largest size) decide the orders."""
+    batch = min(recipe.batch, int(shares.sizes.max()))
+    steps = -(-shares.sizes // batch)  # in an epoch
+    width = int(shares.sizes.max())
+    keys = np.where(np.arange(width) < shares.sizes[:, None], keys[..., :width], 2.0)  # padding sorts last
+    room = int(steps[0]) * batch
+    orders = np.pad(np.argsort(keys, axis=2, kind="stable"), ((0, 0), (0, 0), (0, room - width)))
+    orders = orders.reshape(recipe.epochs, len(steps), int(steps[0]), batch)
+    step, client = np.arange(recipe.epochs * int(steps[0]))[:, None], np.arange(len(steps))
+    epoch, turn = np.minimum(step // steps, recipe.epochs - 1), step % steps
+    picked = orders[epoch, client, turn]  # (steps, clients, batch)
+    real = turn[..., None] * batch + np.arange(batch) < shares.sizes[:, None]
+    parts = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
+    places = np.take_along_axis(shares.places[None], picked.reshape(len(step), len(steps), -1), axis=2)
+    active = [int(np.count_nonzero(s < recipe.epochs * steps)) for s in step[:, 0]]
+    return Schedule(
+        torch.from_numpy(places).to(device),
+        torch.from_numpy(parts.astype(np.float32)).to(device),
+        active,
+        torch.from_numpy(recipe.slowed(epoch).astype(np.float32)).to(device) if recipe.drops else None,
+    )
+
+
+def _descend(
+    model: Stacked,
+    loss: Loss,
+    data: Data,
+    plan: Schedule,
+    rows: Tensor,
+    recipe: Recipe,
+    who: Tensor,
+    poison: Poison | None,
+    pull: tuple[Tensor, float] | None,
+) -> Tensor:
+    """Plain SGD on all rows, in place."""
+    speed = torch.zeros_like(rows) if recipe.momentum else None
+    for step, active in enumerate(plan.active):
+        places, parts = plan.places[step, :active], plan.parts[step, :active]
+        images, labels = data.images[places], data.labels[places]
+        if poison is not None:
+            images, labels = poison(images, labels, who[:active])
+        mine = model.split(rows[:active])
+        leaves = [piece.detach().requires_grad_() for piece in mine]
+        logits = model.logits(leaves, images)
+        losses = loss(logits.flatten(0, 1), labels.flatten()).view_as(parts)
+        slopes = list(torch.autograd.grad((losses * parts).sum(), leaves))
+        with torch.no_grad():
+            if recipe.decay:
+                torch._foreach_add_(slopes, leaves, alpha=recipe.decay)
+            if pull is not None:
+                for slope, leaf, anchor in zip(slopes, leaves, model.split(pull[0][:active]), strict=True):
+                    slope.add_(leaf - anchor, alpha=2 * pull[1])
+            if speed is not None:
+                moving = model.split(speed[:active])
+                torch._foreach_mul_(moving, recipe.momentum)
+                torch._foreach_add_(moving, slopes)
+                slopes = moving
+            if plan.slowed is not None:
+                slopes = [_by_client(plan.slowed[step, :active], slope) for slope in slopes]
+            torch._foreach_add_(mine, slopes, alpha=-recipe.rate)
+    return rows
+
+
+def _by_client(factors: Tensor, slope: Tensor) -> Tensor:
+    return factors.view(-1, *(1,) * (slope.ndim - 1)) * slope
+
+
+def _together(model: Stacked, data: Data, recipe: Recipe, clients: int) -> int:
+    """How many clients fit beside each other."""
+    widest = max((25 * shape[0] for shape in model.shapes if len(shape) == 4), default=1)
+    each = min(recipe.batch, len(data.labels)) * data.images[0].numel() * widest // 4
+    return max(1, min(clients, ROOM[data.images.device.type] // int(each)))
+
+
+@contextmanager
+def _fast_products(device: Tensor) -> Iterator[None]:
+    """Tensor cores for training on a GPU; what was set before is set again after."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -1,0 +1,184 @@
+"""What a run is asked, what it found, and where it stopped: plain values that go to JSON and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+
+import randeigen
+from randeigen.errors import BadFraction, BadRows
+from randeigen.learn.stacked import Tensor
+from randeigen.learn.tasks import Task
+from randeigen.rows.save import replacing
+
+PARTITIONS = ("iid", "dirichlet")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One federation, one attack, one rule. Names are those of `TASKS`, `ATTACKS`, `RULES`, `SERVERS`."""
+
+    task: str = "digits"
+    attack: str = "none"
+    rule: str = "randeigen"
+    eps: float = 0.2  # of the clients lie
+    rounds: int = 30
+    seed: int = 0
+    clients: int = 50
+    feared: float | None = None  # the fraction the rule is told to fear; None: eps
+    epochs: int | None = None  # None: the task's, as are the next two
+    batch: int | None = None
+    rate: float | None = None
+    partition: str = "iid"
+    alpha: float = 0.3  # of the Dirichlet partition
+    sample: float = 1.0  # of the clients take part in a round
+    redraw: bool = False  # liars are drawn anew each round; else they are the first clients
+    calm: int = 0  # rounds before the attack begins
+    server: str = "sgd"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        whole = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
+        for name, value in whole.items():
+            if value is not None and value < 1:
+                raise BadFraction(f"{name}={value}; give 1 or more.")
+        for name, share in (("eps", self.eps), ("feared", self.feared)):
+            if share is not None and not 0 <= share < 0.5:
+                raise BadFraction(f"{name}={share}; give the fraction of clients that lie, in [0, 0.5).")
+        if not 0 < self.sample <= 1:
+            raise BadFraction(f"sample={self.sample}; give the fraction of clients in a round, in (0, 1].")
+        if self.partition not in PARTITIONS:
+            raise BadFraction(f"partition={self.partition!r}; choose one of {', '.join(PARTITIONS)}.")
+        if self.rate is not None and not self.rate > 0:
+            raise BadFraction(f"rate={self.rate}; give a positive step size.")
+        if self.calm < 0 or self.seed < 0:
+            raise BadFraction(f"calm={self.calm}, seed={self.seed}; neither can be negative.")
+
+    def settled(self, task: Task) -> Spec:
+        """With nothing left to the task."""
+        mine = {
+            name: getattr(task, name) for name in ("epochs", "batch", "rate") if getattr(self, name) is None
+        }
+        return replace(self, **mine, feared=self.eps if self.feared is None else self.feared)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One round, after its step. None: has no meaning here, or could not be had."""
+
+    round: int  # from 1
+    accuracy: float
+    asr: float | None
+    weight_honest: float | None
+    weight_corrupt: float | None
+    liars: int
+    certificate: float | None  # how far no f liars can have moved the aggregate
+    seconds: float  # of aggregation
+    more: dict[str, float] = field(default_factory=dict)  # other rates of success
+    note: str = ""
+
+
+Watch: TypeAlias = Callable[[Moment], None]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a results file holds."""
+
+    spec: Spec
+    history: tuple[Moment, ...]
+    versions: dict[str, str]
+
+    @property
+    def accuracy(self) -> float:
+        """Of the final model on the test set."""
+        return self.history[-1].accuracy
+
+    @property
+    def asr(self) -> float | None:
+        """The final attack success rate."""
+        return self.history[-1].asr
+
+    def as_json(self) -> str:
+        """Strict JSON: what is not a number is null."""
+        found = {"spec": asdict(self.spec), "accuracy": self.accuracy, "asr": self.asr}
+        found |= {"history": [asdict(moment) for moment in self.history], "versions": self.versions}
+        return json.dumps(found, indent=1, allow_nan=False)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Whole or not at all."""
+        with replacing(path) as file:
+            file.write(self.as_json().encode())
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Record:
+        """A record that was written."""
+        try:
+            found = json.loads(Path(path).read_text())
+            history = tuple(Moment(**moment) for moment in found["history"])
+            return Record(Spec(**found["spec"]), history, found["versions"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadRows(f"{os.fspath(path)} is not the record of a run ({error}); delete it.") from error
+
+
+def number(value: float) -> float | None:
+    """What JSON can hold."""
+    return float(value) if math.isfinite(value) else None
+
+
+def versions(device: str) -> dict[str, str]:
+    """What made a record."""
+    made = {
+        "randeigen": randeigen.__version__,
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device,
+        "threads": str(torch.get_num_threads()),
+    }
+    if device.startswith("cuda"):
+        made["gpu"] = torch.cuda.get_device_name(device)
+    return made
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after some of its rounds: enough to go on as if nothing had happened."""
+
+    weights: Tensor
+    state: dict[str, Tensor]
+    history: tuple[Moment, ...]
+
+    def write(self, path: Path, spec: Spec) -> None:
+        """Arrays and JSON in one .npz file, put in place whole."""
+        told = json.dumps([asdict(spec), [asdict(moment) for moment in self.history]]).encode()
+        arrays = {f"state.{name}": value.cpu().numpy() for name, value in self.state.items()}
+        with replacing(path) as file:
+            np.savez(file, told=np.frombuffer(told, np.uint8), weights=self.weights.cpu().numpy(), **arrays)
+
+    @staticmethod
+    def read(path: Path, spec: Spec, device: Any) -> Checkpoint | None:
+        """Where the same run stopped; None if there is nothing, or it is another run's."""
+        if not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                asked, history = json.loads(bytes(file["told"]))
+                if {f.name for f in fields(Spec)} != set(asked) or Spec(**asked) != spec:
+                    return None
+                arrays = {name: torch.from_numpy(file[name]).to(device) for name in file.files[1:]}
+            moments = tuple(Moment(**moment) for moment in history)
+        except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            raise BadRows(f"{path} is not the checkpoint of a run ({error}); delete it.") from error
+        weights = arrays.pop("weights")
+        return Checkpoint(weights, {name.removeprefix("state."): a for name, a in arrays.items()}, moments)

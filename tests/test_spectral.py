@@ -1,0 +1,71 @@
+"""The widest direction, to working precision, however the spectrum looks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from randeigen.geometry import Gram
+from randeigen.spectral import power_iteration, top_of_covariance, top_of_operator
+
+RNG = np.random.default_rng(0)
+
+
+def covariance(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    w = weights / weights.sum()
+    centred, half = rows - w @ rows, np.sqrt(w)
+    return half[:, None] * (centred @ centred.T) * half, half
+
+
+CLOUDS = {
+    "round": lambda n: RNG.standard_normal((n, 400)),
+    "round in very many columns": lambda n: RNG.standard_normal((n, 100_000)),
+    "in few columns": lambda n: RNG.standard_normal((n, 20)),
+    "decaying": lambda n: RNG.standard_normal((n, 500)) / np.sqrt(np.arange(1, 501)),
+    "with far rows": lambda n: np.vstack(
+        (RNG.standard_normal((n - 3, 50)), 1e4 * RNG.standard_normal((3, 50)))
+    ),
+    "with twins": lambda n: np.repeat(RNG.standard_normal((n // 2 + 1, 60)), 2, axis=0)[:n],
+}
+WEIGHTS = {
+    "even": lambda n: np.ones(n),
+    "uneven": lambda n: RNG.random(n) ** 2,
+    "some gone": lambda n: (RNG.random(n) > 0.4) + 0.0,
+}
+
+
+@pytest.mark.parametrize("n", [3, 41, 100, 160, 161, 300])
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_it_is_the_dense_solvers(cloud: str, weights: str, n: int) -> None:
+    matrix, half = covariance(CLOUDS[cloud](n), WEIGHTS[weights](n) + np.eye(n)[0])
+    value, vector = top_of_covariance(matrix, half, RNG.standard_normal((n, 8)))
+    values = np.linalg.eigvalsh(matrix)
+    assert value == pytest.approx(values[-1], rel=1e-9)
+    assert np.linalg.norm(matrix @ vector - value * vector) <= 1e-6 * value
+    assert np.linalg.norm(vector) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("n", [5, 100, 300])
+@pytest.mark.parametrize("noise", [0.0, 1e-17, 1e-12])
+def test_equal_rows_are_no_trouble(n: int, noise: float) -> None:
+    rows = 1 + noise * RNG.standard_normal((n, 30))
+    table = np.zeros((n + 1, n + 1))
+    table[:n, :n] = rows @ rows.T
+    spread = Gram(table, np.ones(n), RNG.standard_normal((n, 8)), precision=2.0**-46).widest(np.ones(n))
+    assert 0 <= spread.variance < 1e-9
+    assert np.isfinite(spread.places).all()
+
+
+def test_an_operator_will_do_where_a_matrix_would_be_too_large() -> None:
+    matrix, _ = covariance(RNG.standard_normal((200, 90)), np.ones(200))
+    value, _ = top_of_operator(lambda v: matrix @ v, RNG.standard_normal((200, 1)))
+    assert value == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-9)
+
+
+def test_the_papers_power_iteration_gets_as_far_as_its_steps() -> None:
+    matrix = np.diag([1.0, 0.5])
+    assert power_iteration(matrix.__matmul__, np.array([1.0, 1.0]), 1)[1] == pytest.approx(
+        0.5 / np.hypot(1, 0.5)
+    )
+    assert not power_iteration(np.zeros((2, 2)).__matmul__, np.ones(2), 5).any()
