@@ -26,7 +26,7 @@ from randeigen.learn.models import convnet, mnistnet, small_convnet
 from randeigen.learn.partition import dirichlet, iid, shares
 from randeigen.learn.records import Checkpoint
 from randeigen.learn.stacked import Stacked
-from randeigen.learn.tasks import cross_entropy
+from randeigen.learn.tasks import TARGETS, cross_entropy
 
 QUICK = Spec(clients=10, rounds=3, epochs=1, batch=32)
 
@@ -311,3 +311,16 @@ def test_what_cannot_be_run_is_refused(wrong: dict[str, Any], said: str) -> None
 def test_unknown_names_are_told_with_the_known(what: str) -> None:
     with pytest.raises(BadFraction, match=f"there is no {what} 'nope'; known are"):
         run(Spec(**{what: "nope"}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "short"), [("mnist", "mnist"), ("fashion-mnist", "fashion")])
+def test_the_targets_are_the_published_ones(name: str, short: str) -> None:
+    try:
+        images, true, wrong = data.mpa(short)
+        task = TASKS[name]()
+    except data.DataNotFound as absent:
+        pytest.skip(str(absent))
+    np.testing.assert_array_equal(task.targets[0][:, 0], images)
+    np.testing.assert_array_equal(task.targets[1], wrong)
+    rows = list(TARGETS[name][0])
+    np.testing.assert_array_equal(task.test[1][rows], true)
