@@ -94,7 +94,7 @@ class _Sum:
 def _runs(usable: Mask, weights: Weights) -> list[slice]:
     """Stretches of consecutive rows to read, so that each is a view and a single product."""
     mask = usable & (weights > 0)
-    if usable.all() and 2 * mask.sum() > mask.size:
-        mask = np.ones_like(usable)  # a few zeros cost less than a few more products
+    if not mask.any() or (usable.all() and 2 * mask.sum() > mask.size):
+        mask = usable  # a few zeros cost less than a few more products
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return [slice(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
