@@ -18,6 +18,7 @@ import numpy as np
 import randeigen
 from randeigen.errors import BadRows, MissingExtra
 from randeigen.types import Rule
+from randeigen.versions import versions as core_versions
 
 ENOUGH = 4.0  # seconds spent on one rule once it has run at least once
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -95,15 +96,8 @@ def record(timings: Sequence[Timing], **more: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions, machine and commit, for records."""
     torch = sys.modules.get("torch")
-    made = {
-        "randeigen": randeigen.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "processor": _processor(),
-        "commit": _commit(),
-    }
+    made = {**core_versions(), "processor": _processor(), "commit": _commit()}
     if torch is not None:
-        made["torch"] = torch.__version__
         made["threads"] = str(torch.get_num_threads())
         if torch.cuda.is_available():
             made["gpu"] = torch.cuda.get_device_name()

@@ -10,15 +10,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-import numpy as np
-
-import randeigen
 from randeigen.cli.digest import Digest, digest
 from randeigen.cli.fates import Fate, summary
 from randeigen.cli.inputs import suffix_of
@@ -27,6 +23,7 @@ from randeigen.cli.told import BadCall
 from randeigen.rows.files import FORMATS
 from randeigen.rows.save import replacing
 from randeigen.types import Aggregate, Rule
+from randeigen.versions import versions
 
 SCHEMA = "randeigen-audit/1"
 LARGEST = 2**28  # bytes; a million files need less
@@ -75,7 +72,7 @@ def record(
     return {
         "schema": SCHEMA,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": versions(),
+        "versions": {**versions(), "platform": platform.platform()},
         "call": asdict(call),
         "rule": {"name": type(rule).__name__} | (asdict(settings) if is_dataclass(rule) else {}),
         "verdict": summary(result),
@@ -83,14 +80,6 @@ def record(
         "folder": os.path.relpath(folder, home),
         "files": files,
     }
-
-
-def versions() -> dict[str, str]:
-    """What the numbers were made with; torch only if it is there already."""
-    found = {"randeigen": randeigen.__version__, "numpy": np.__version__}
-    if "torch" in sys.modules:
-        found["torch"] = str(sys.modules["torch"].__version__)
-    return {**found, "python": platform.python_version(), "platform": platform.platform()}
 
 
 def save(path: str, content: dict[str, Any]) -> None:

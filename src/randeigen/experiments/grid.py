@@ -19,6 +19,7 @@ from randeigen.certificate import corruptible
 from randeigen.experiments.clouds import CLOUDS
 from randeigen.measure import measure
 from randeigen.rows import as_rows
+from randeigen.rules.base import assumed
 from randeigen.types import Array, Geometry, Stop, Verdict
 
 Weigh: TypeAlias = Callable[[Geometry, int, Generator], Verdict]  # a rule's `weigh`
@@ -67,7 +68,7 @@ class Setting:
 
 def liars_among(n: int, eps: float) -> int:
     """f = ceil(eps·n), forgiving the last bit of eps·n."""
-    return math.ceil(eps * n - 1e-9)
+    return assumed(n, eps, None)
 
 
 def setting(cloud: str, eps: float, name: str, attack: Attack | None, seed: int, n: int = ROWS) -> Setting:

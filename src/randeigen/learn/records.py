@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -15,11 +14,11 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-import randeigen
 from randeigen.errors import BadFraction, BadRows
 from randeigen.learn.stacked import Tensor
 from randeigen.learn.tasks import Task
 from randeigen.rows.save import replacing
+from randeigen.versions import versions as core_versions
 
 PARTITIONS = ("iid", "dirichlet")
 
@@ -138,14 +137,7 @@ def number(value: float) -> float | None:
 
 def versions(device: str) -> dict[str, str]:
     """What made a record."""
-    made = {
-        "randeigen": randeigen.__version__,
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device,
-        "threads": str(torch.get_num_threads()),
-    }
+    made = {**core_versions(), "device": device, "threads": str(torch.get_num_threads())}
     if device.startswith("cuda"):
         made["gpu"] = torch.cuda.get_device_name(device)
     return made

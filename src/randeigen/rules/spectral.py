@@ -104,7 +104,20 @@ class DnC(TableRule):
 
 
 @dataclass(frozen=True)
-class ZhuFiltering(TableRule):
+class PromisedRule(TableRule):
+    """A rule that stops at λ ≤ sqrt(expansion)·sigma; sigma is a promise about the honest rows."""
+
+    sigma: float = math.nan
+    expansion: float = EXPANSION
+
+    def __post_init__(self) -> None:
+        """Refuse a missing promise."""
+        super().__post_init__()
+        check_promise(self, self.sigma, self.expansion)
+
+
+@dataclass(frozen=True)
+class ZhuFiltering(PromisedRule):
     """FILTERING of Zhu et al. on the whole vector: soft filtering until the cloud is as narrow as promised.
 
     At most 2f rounds. While the widest variance λ has λ² > expansion·sigma², cᵢ ← cᵢ·(1 − τᵢ/max τ), which
@@ -116,8 +129,6 @@ class ZhuFiltering(TableRule):
     honest rows go, too large and liars use the room up to sqrt(expansion)·sigma (the HIDRA attack).
     """
 
-    sigma: float = math.nan
-    expansion: float = EXPANSION
     facts: ClassVar[Facts] = Facts(
         "Zhu, Wang, Pan, Xue, Nan, Wang, Song 2023",
         "n²·d, then n² a round",
@@ -125,18 +136,13 @@ class ZhuFiltering(TableRule):
         "liars within sqrt(expansion)·sigma, known to the attacker (HIDRA)",
     )
 
-    def __post_init__(self) -> None:
-        """Refuse a missing promise."""
-        super().__post_init__()
-        check_promise(self, self.sigma, self.expansion)
-
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """Algorithm 3."""
         return zhu_filter_weights(geometry, 2 * f, self.sigma, self.expansion)
 
 
 @dataclass(frozen=True)
-class NoRegret(TableRule):
+class NoRegret(PromisedRule):
     """NO-REGRET of Zhu et al. on the whole vector: multiplicative weights under a cap.
 
     The f rows with the worst Krum scores go. Then, while the widest variance λ has λ² > expansion·sigma²,
@@ -149,19 +155,12 @@ class NoRegret(TableRule):
     sigma; and with a step this small 2f rounds hardly move the weights: most of the work is the pre-filter's.
     """
 
-    sigma: float = math.nan
-    expansion: float = EXPANSION
     facts: ClassVar[Facts] = Facts(
         "Zhu, Wang, Pan, Xue, Nan, Wang, Song 2023; Hopkins, Li, Zhang 2020",
         "n²·d, then n² a round",
         "1/2, if sigma is right",
         "liars within sqrt(expansion)·sigma, known to the attacker (HIDRA)",
     )
-
-    def __post_init__(self) -> None:
-        """Refuse a missing promise."""
-        super().__post_init__()
-        check_promise(self, self.sigma, self.expansion)
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """Algorithm 2."""
