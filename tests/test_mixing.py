@@ -254,3 +254,10 @@ def test_a_trusted_row_is_found_again_when_others_fall_out() -> None:
     with pytest.raises(BadFraction, match="leaves no row in place"):
         Bucketing(2) | MoNNA(f=2, trusted=5)
     assert np.isfinite((Bucketing(2) | (NNM() | RandEigen(f=2)))(rows)).all()
+
+
+def test_the_bound_of_clipped_columns_is_measured_from_the_clipped_mean() -> None:
+    rows = np.random.default_rng(0).standard_normal((20, 700))
+    result = aggregate(rows, rule=Clipping(1.0) | Median(f=2))
+    assert np.linalg.norm(result.mean) < 1
+    assert result.bias_bound < 2  # rows are 26 long; from the mean of unclipped ones it would be more

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from randeigen import engine
 from randeigen.engine import run
 from randeigen.errors import BadFraction, BadRows
 from randeigen.measure import measure
@@ -284,10 +281,6 @@ def test_the_trusted_row_is_followed_when_rows_before_it_are_unusable() -> None:
         MoNNA(f=2, trusted=3).among(np.array([0, 1, 2]))
 
 
-@pytest.mark.xfail(
-    not re.search(r"[.\"]among[\"(]", inspect.getsource(engine)),
-    reason="the engine does not call `among` yet",
-)
 @pytest.mark.parametrize("rule", [MoNNA(f=2, trusted=4), FLTrust(f=2, trusted=4)])
 def test_a_nan_row_before_the_trusted_one_does_not_put_another_in_its_place(rule: TableRule) -> None:
     rows = cloud()
