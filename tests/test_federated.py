@@ -21,7 +21,8 @@ from randeigen import data
 from randeigen.attacks.training import Recipe
 from randeigen.errors import BadFraction, BadRows
 from randeigen.learn import TASKS, Adam, Laboratory, Look, Moment, Record, Sgd, Spec, Task, run
-from randeigen.learn.clients import Data, schedule, train
+from randeigen.learn.clients import schedule, train
+from randeigen.learn.descent import Data
 from randeigen.learn.models import convnet, mnistnet, small_convnet
 from randeigen.learn.partition import dirichlet, iid, shares
 from randeigen.learn.records import Checkpoint

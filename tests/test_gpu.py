@@ -89,3 +89,54 @@ def test_memory_beyond_input_and_answer_stays_small() -> None:
     before = torch.cuda.memory_allocated()
     randeigen.aggregate(rows, eps=0.1)
     assert torch.cuda.max_memory_allocated() - before - 4 * 2**22 < 64e6
+
+
+@pytest.mark.parametrize(
+    ("side", "inside", "out", "k", "pad"),
+    [(28, 1, 30, 5, 2), (14, 30, 30, 5, 2), (28, 1, 20, 5, 0), (12, 20, 50, 5, 0)],
+)
+def test_a_fused_block_is_convolution_relu_and_pooling(
+    side: int, inside: int, out: int, k: int, pad: int
+) -> None:
+    from torch.nn import functional
+
+    from randeigen.learn import fused
+
+    torch.manual_seed(0)
+    images = torch.randn(3, 7, side, side, inside, device="cuda", requires_grad=True)
+    kernels = torch.randn(3, out, inside, k, k, device="cuda", requires_grad=True)
+    bias = torch.randn(3, out, device="cuda", requires_grad=True)
+    filled = functional.pad(images, (0, 0 if inside == 1 else 32 - inside))
+    assert fused.takes(filled, kernels, pad)
+    found = fused.block(filled, kernels, bias, pad)
+    assert not found[..., out:].any()
+    found = found[..., :out]
+    exact = torch.stack(
+        [
+            functional.max_pool2d(
+                functional.relu(functional.conv2d(x.permute(0, 3, 1, 2), w, b, padding=pad)), 2
+            ).permute(0, 2, 3, 1)
+            for x, w, b in zip(images.double(), kernels.double(), bias.double(), strict=True)
+        ]
+    )
+    up = torch.randn_like(found)
+    off = (found - exact).detach().norm() / exact.detach().norm()
+    ours = torch.autograd.grad(found, (images, kernels, bias), up)
+    theirs = torch.autograd.grad(exact, (images, kernels, bias), up.double())
+    assert float(off) < 5e-3  # bfloat16
+    for mine, right in zip(ours, theirs, strict=True):
+        assert float((mine - right).norm() / right.norm()) < 0.1  # pooling may choose a near twin
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+@pytest.mark.parametrize("attack", ["none", "dba", "mpa"])
+def test_a_federation_on_a_gpu_learns_as_on_a_cpu(partition: str, attack: str) -> None:
+    from randeigen import learn
+
+    spec = learn.Spec(
+        task="digits", attack=attack, rule="mean", eps=0.2, rounds=3, clients=20, partition=partition
+    )
+    here, there = learn.run(spec, device="cuda"), learn.run(spec)
+    assert abs(here.accuracy - there.accuracy) < 0.03
+    again = learn.run(spec, device="cuda")
+    assert again.accuracy == here.accuracy

@@ -16,18 +16,12 @@ import torch
 from numpy.random import Generator
 
 from randeigen.attacks.training import Poison, Recipe
+from randeigen.learn.descent import Data, Descent, Paces
 from randeigen.learn.partition import Shares
 from randeigen.learn.stacked import Stacked, Tensor
 from randeigen.learn.tasks import Loss
 
-ROOM = {"cpu": 1 << 26, "cuda": 1 << 33}  # numbers that unfolded images may take at once
-
-
-class Data(NamedTuple):
-    """Images as the model sees them, and labels, on the device where all happens."""
-
-    images: Tensor
-    labels: Tensor
+ROOM = {"cpu": 1 << 26, "cuda": 1 << 35}  # numbers that unfolded images may take at once
 
 
 class Schedule(NamedTuple):
@@ -36,7 +30,7 @@ class Schedule(NamedTuple):
     places: Tensor  # (steps, clients, batch)
     parts: Tensor  # (steps, clients, batch) what each image counts in the step's loss; 0 for padding
     active: list[int]  # (steps,) how many clients still train
-    slowed: Tensor | None  # (steps, clients) what the rate is multiplied by, where it changes
+    pace: Paces
 
 
 def train(
@@ -61,7 +55,8 @@ def train(
         plan = schedule(shares.of(group), keys[:, group], recipe, device)
         anchor = None if pull is None else (pull[0].expand(clients, -1)[who], pull[1])
         with _fast_products(device):
-            ended[who] = _descend(model, loss, data, plan, ended[who], recipe, who, poison, anchor)
+            descent = Descent(model, loss, data, ended[who], recipe, who, poison, anchor)
+            ended[who] = descent.follow(plan.places, plan.parts, plan.pace, plan.active)
     return ended
 
 
@@ -80,57 +75,15 @@ def schedule(shares: Shares, keys: np.ndarray, recipe: Recipe, device: Tensor) -
     real = turn[..., None] * batch + np.arange(batch) < shares.sizes[:, None]
     parts = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
     places = np.take_along_axis(shares.places[None], picked.reshape(len(step), len(steps), -1), axis=2)
-    active = [int(np.count_nonzero(s < recipe.epochs * steps)) for s in step[:, 0]]
+    at_work = step < recipe.epochs * steps
+    active = [int(number) for number in np.count_nonzero(at_work, axis=1)]
+    pace = recipe.slowed(epoch) * at_work
     return Schedule(
         torch.from_numpy(places).to(device),
         torch.from_numpy(parts.astype(np.float32)).to(device),
         active,
-        torch.from_numpy(recipe.slowed(epoch).astype(np.float32)).to(device) if recipe.drops else None,
+        pace.astype(np.float32),
     )
-
-
-def _descend(
-    model: Stacked,
-    loss: Loss,
-    data: Data,
-    plan: Schedule,
-    rows: Tensor,
-    recipe: Recipe,
-    who: Tensor,
-    poison: Poison | None,
-    pull: tuple[Tensor, float] | None,
-) -> Tensor:
-    """Plain SGD on all rows, in place."""
-    speed = torch.zeros_like(rows) if recipe.momentum else None
-    for step, active in enumerate(plan.active):
-        places, parts = plan.places[step, :active], plan.parts[step, :active]
-        images, labels = data.images[places], data.labels[places]
-        if poison is not None:
-            images, labels = poison(images, labels, who[:active])
-        mine = model.split(rows[:active])
-        leaves = [piece.detach().requires_grad_() for piece in mine]
-        logits = model.logits(leaves, images)
-        losses = loss(logits.flatten(0, 1), labels.flatten()).view_as(parts)
-        slopes = list(torch.autograd.grad((losses * parts).sum(), leaves))
-        with torch.no_grad():
-            if recipe.decay:
-                torch._foreach_add_(slopes, leaves, alpha=recipe.decay)
-            if pull is not None:
-                for slope, leaf, anchor in zip(slopes, leaves, model.split(pull[0][:active]), strict=True):
-                    slope.add_(leaf - anchor, alpha=2 * pull[1])
-            if speed is not None:
-                moving = model.split(speed[:active])
-                torch._foreach_mul_(moving, recipe.momentum)
-                torch._foreach_add_(moving, slopes)
-                slopes = moving
-            if plan.slowed is not None:
-                slopes = [_by_client(plan.slowed[step, :active], slope) for slope in slopes]
-            torch._foreach_add_(mine, slopes, alpha=-recipe.rate)
-    return rows
-
-
-def _by_client(factors: Tensor, slope: Tensor) -> Tensor:
-    return factors.view(-1, *(1,) * (slope.ndim - 1)) * slope
 
 
 def _together(model: Stacked, data: Data, recipe: Recipe, clients: int) -> int:

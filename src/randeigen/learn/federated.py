@@ -19,7 +19,7 @@ from randeigen.attacks.sight import Crafting, Sight
 from randeigen.attacks.training import Recipe, Scene, TrainingAttack
 from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
 from randeigen.learn import clients
-from randeigen.learn.clients import Data
+from randeigen.learn.descent import Data
 from randeigen.learn.partition import Index, Shares, dirichlet, iid
 from randeigen.learn.records import Checkpoint, Moment, Record, Spec, Watch, number, versions
 from randeigen.learn.servers import SERVERS, Server, State
@@ -160,10 +160,10 @@ class Laboratory:
             weights, state = self.server.step(weights, result.mean, state)
             if look:
                 look(Look(t, rows, m, result))
-        rates = {name: self._rate(weights, *trial) for name, trial in self.trials.items()}
+        rates = {name: self.rate(weights, *trial) for name, trial in self.trials.items()}
         moment = Moment(
             round=t,
-            accuracy=self._rate(weights, *self.test),
+            accuracy=self.rate(weights, *self.test),
             asr=rates.pop("asr", None),
             weight_honest=None if result is None else float(result.weights[m:].sum()),
             weight_corrupt=None if result is None else float(result.weights[:m].sum()),
@@ -232,7 +232,8 @@ class Laboratory:
         ended = clients.train(self.model, self.task.loss, self.train, held, weights, self.recipe(), rng)
         return weights - ended
 
-    def _rate(self, weights: Tensor, images: Tensor, labels: Tensor) -> float:
+    def rate(self, weights: Tensor, images: Tensor, labels: Tensor) -> float:
+        """The share of these images that get these labels."""
         return float((self.model.predict(weights, images) == labels).double().mean())
 
     def _clock(self) -> float:

@@ -9,7 +9,7 @@ from numpy.random import Generator
 
 from randeigen.attacks.training import Poison, Recipe
 from randeigen.learn import clients
-from randeigen.learn.clients import Data
+from randeigen.learn.descent import Data
 from randeigen.learn.partition import Shares, shares
 from randeigen.learn.stacked import Tensor
 

@@ -1,0 +1,124 @@
+"""Do the laboratory's claims hold on MNIST and Fashion-MNIST? Trains every cell of the study.
+
+    python benchmarks/federations_under_attack.py --device cuda --partition iid --rounds 100 --cells NEW.jsonl
+    python benchmarks/federations_under_attack.py --collect CELLS.jsonl... --out results/federations.json
+
+Every finished cell becomes a line of the file at once, so a run that was stopped goes on where it was;
+--seconds stops it by itself. A cell of the paper's 100 rounds takes half a minute on an H200 by itself.
+--collect makes the record and prints its table; it exits 1 if a claim fails, naming it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from randeigen import bench
+from randeigen.experiments.federations import PARTITIONS, Cell, cells, findings, play, table
+from randeigen.learn.records import versions
+from randeigen.rows.save import replacing
+
+DATA = ["mnist", "fashion-mnist"]
+
+
+def main() -> int:
+    """Train, or collect."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
+    parser.add_argument("--partition", nargs="+", default=["iid"], choices=list(PARTITIONS))
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--dba-rounds", type=int, default=20)
+    parser.add_argument("--timed", action="store_true", help="first the unattacked mean of MNIST, alone")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after this long")
+    parser.add_argument("--workers", type=int, default=8, help="cells trained beside each other")
+    parser.add_argument("--cells", type=Path, default=Path("federations.jsonl"))
+    parser.add_argument("--collect", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("results/federations.json"))
+    asked = parser.parse_args()
+    return collect(asked.collect, asked.out) if asked.collect else train(asked)
+
+
+def train(asked: argparse.Namespace) -> int:
+    """Every cell that is not in the file yet."""
+    done = {Cell(**run["cell"]) for run in read([asked.cells])} if asked.cells.exists() else set()
+    if asked.timed:
+        alone = Cell("mnist", "none", "mean", "iid", asked.rounds)
+        keep(one(alone, asked.device, float("inf")), asked.cells)
+        done.add(alone)
+    todo = [
+        cell
+        for partition in asked.partition
+        for name in asked.data
+        for cell in cells(name, partition, asked.rounds, asked.dba_rounds)
+        if cell not in done
+    ]
+    # The slow ones first: FILTERING works on the host, and DBA takes many small steps.
+    slow = {cell: -(cell.attack == "dba") - (cell.rule == "filtering") for cell in todo}
+    todo.sort(key=lambda cell: (asked.partition.index(cell.partition), slow[cell]))
+    play_one = partial(one, device=asked.device, until=time.time() + asked.seconds)
+    with get_context("spawn").Pool(asked.workers) as pool:
+        for found in pool.imap_unordered(play_one, todo):
+            keep(found, asked.cells)
+    return 0
+
+
+def one(cell: Cell, device: str, until: float) -> dict[str, Any] | None:
+    """A cell, unless there is no time left."""
+    if time.time() > until:
+        return None
+    began = time.perf_counter()
+    found = play(cell, device)
+    made = versions(device) | bench.versions()
+    return found | {"seconds": time.perf_counter() - began, "versions": made}
+
+
+def keep(found: dict[str, Any] | None, path: Path) -> None:
+    """A line more."""
+    if found is None:
+        return
+    with path.open("a") as file:
+        file.write(json.dumps(found, allow_nan=False) + "\n")
+    end, name = found["history"][-1], Cell(**found["cell"]).name
+    print(f"{name}: accuracy {end['accuracy']:.3f}, asr {end['asr']}, {found['seconds']:.0f} s", flush=True)
+
+
+def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """All cells of these files."""
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def collect(paths: list[Path], out: Path) -> int:
+    """The record, the table, and what fails."""
+    played = read(paths)
+    for run in played:
+        told = [{k: _short(v) for k, v in moment.items() if v not in ({}, "")} for moment in run["history"]]
+        run["history"] = told
+    found = findings(played)
+    with replacing(out) as file:
+        lines = ",\n".join(json.dumps(run, allow_nan=False) for run in played)
+        file.write(f'{{"cells": [\n{lines}\n]}}\n'.encode())
+    print(table(found))
+    missed = [one for one in found if one.kept is False]
+    for miss in missed:
+        print(f"missed: {miss.cell.name}: {miss}")
+    return int(bool(missed))
+
+
+def _short(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _short(inner) for key, inner in value.items()}
+    return round(value, 5) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

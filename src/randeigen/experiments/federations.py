@@ -1,0 +1,203 @@
+"""The study behind the laboratory's claims: federations on MNIST and Fashion-MNIST under the paper's attacks.
+
+A cell is one federation: a data set, a partition, an attack, a rule. All have the paper's 100 clients, of
+whom 20 lie, and its local training. Cells are compared round by round with the unattacked mean of the same
+partition and seed, which is also where an attack's rate on a clean model comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from randeigen.attacks.catalogue import ATTACKS
+from randeigen.attacks.dba import DBA
+from randeigen.attacks.training import MRA
+from randeigen.learn.federated import Laboratory
+from randeigen.learn.records import Spec
+from randeigen.rules import ChunkedFiltering, Mean, RandEigen
+from randeigen.types import Rule
+
+EPS = 0.2
+OWN = 5  # the unattacked model's own rates are taken every so many rounds
+PARTITIONS = {"iid": ("iid", 0.3), "dirichlet-0.3": ("dirichlet", 0.3), "dirichlet-0.1": ("dirichlet", 0.1)}
+RULES: Mapping[str, Callable[[], Rule]] = {
+    "mean": lambda: Mean(eps=EPS),
+    "filtering": lambda: ChunkedFiltering(eps=EPS, sigma=1e-5),
+    "randeigen": lambda: RandEigen(eps=EPS),
+}
+NONE, WRECKING = "none", ("tma", "hidra")
+BACKDOORS = ("mra", "mra-boosted", "dba", "mpa", "dfba")
+FEW = 0.03  # how far above a clean model's own rate an attack may end
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One federation of the study."""
+
+    data: str  # mnist or fashion-mnist
+    attack: str
+    rule: str
+    partition: str = "iid"
+    rounds: int = 30
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Also a file's name."""
+        return f"{self.data}_{self.partition}_{self.attack}_{self.rule}_{self.seed}"
+
+    @property
+    def spec(self) -> Spec:
+        """DBA has its own model and local training, and begins after some quiet rounds."""
+        by_dba = self.attack in ("dba", "none-dba")
+        kind, alpha = PARTITIONS[self.partition]
+        return Spec(
+            task=f"{self.data}-dba" if by_dba else self.data,
+            attack=NONE if self.attack.startswith(NONE) else self.attack,
+            rule=self.rule,
+            eps=EPS,
+            rounds=self.rounds,
+            seed=self.seed,
+            clients=100,
+            partition=kind,
+            alpha=alpha,
+            calm=5 if self.attack == "dba" else 0,
+        )
+
+
+def attack_of(name: str, data: str) -> Any:
+    """The attack as the study has it; None where there is none."""
+    if name == "mra-boosted":  # all images patched would leave nothing of the model it replaces
+        return MRA(boost=5.0, share=0.4)
+    if name == "dba":
+        return DBA(scale=5.0 if data == "fashion-mnist" else 1.0)
+    return None if name.startswith(NONE) else ATTACKS[name].make()
+
+
+def cells(data: str, partition: str, rounds: int, rounds_of_dba: int, seed: int = 0) -> list[Cell]:
+    """A data set and a partition: every attack with every rule, the unattacked mean first."""
+    attacks = (NONE, *WRECKING, *(name for name in BACKDOORS if name != "dba"))
+    many = [Cell(data, attack, rule, partition, rounds, seed) for attack in attacks for rule in RULES]
+    dba = [Cell(data, "none-dba", "mean", partition, rounds_of_dba, seed)]
+    return [*many, *dba, *(Cell(data, "dba", rule, partition, rounds_of_dba, seed) for rule in RULES)]
+
+
+def play(cell: Cell, device: str = "cpu", watch: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Train this federation; what came of it, as JSON has it."""
+    lab = _laboratory(cell, device)
+    others = [name for name in BACKDOORS if (name == "dba") == (cell.attack == "none-dba")]
+    trials = (
+        {name: _laboratory(replace(cell, attack=name), device).trials["asr"] for name in others}
+        if cell.attack.startswith(NONE)
+        else {}
+    )
+    weights, state = lab.scene.first, dict[str, Any]()
+    history = list[dict[str, Any]]()
+    for t in range(1, cell.rounds + 1):
+        weights, state, moment = lab.round(t, weights, state)
+        found = asdict(moment)
+        if trials and (t % OWN == 0 or t == cell.rounds):
+            found["own"] = {name: lab.rate(weights, *trial) for name, trial in trials.items()}
+        history.append(found)
+        if watch:
+            watch(f"{cell.name} {t}/{cell.rounds} accuracy {moment.accuracy:.3f} asr {moment.asr}")
+    return {"cell": asdict(cell), "spec": asdict(lab.spec), "attack": repr(lab.attack), "history": history}
+
+
+def _laboratory(cell: Cell, device: str) -> Laboratory:
+    attack = attack_of(cell.attack, cell.data)
+    return Laboratory.of(cell.spec, None, attack, RULES[cell.rule](), None, device)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cell beside the unattacked mean after as many rounds. Rates are fractions."""
+
+    cell: Cell
+    accuracy: float
+    clean: float  # accuracy of the unattacked mean
+    asr: float | None
+    own: float | None  # what the attack's trials find in the unattacked model
+    corrupt: float  # the liars' share of the weights, on average over attacked rounds
+    kept: bool | None  # whether the claim about this cell holds; None where there is none
+
+
+def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """Every cell judged. A cell without its unattacked mean is left out."""
+    runs = {Cell(**run["cell"]): run["history"] for run in played}
+    found = []
+    for cell, history in runs.items():
+        base = _base(cell, runs)
+        if base is None:
+            continue
+        end, clean = history[-1], base[min(len(history), len(base)) - 1]
+        own = clean.get("own", {}).get(cell.attack)
+        lied = [
+            moment["weight_corrupt"] for moment in history if moment["liars"] and moment["weight_corrupt"]
+        ]
+        finding = Finding(
+            cell=cell,
+            accuracy=end["accuracy"],
+            clean=clean["accuracy"],
+            asr=end["asr"],
+            own=own,
+            corrupt=sum(lied) / max(sum(moment["liars"] > 0 for moment in history), 1),
+            kept=None,
+        )
+        found.append(replace(finding, kept=_claim(finding)))
+    return found
+
+
+def _base(cell: Cell, runs: Mapping[Cell, list[dict[str, Any]]]) -> list[dict[str, Any]] | None:
+    """The history of the unattacked mean with this cell's data, partition, model and seed."""
+    unattacked = "none-dba" if cell.attack in ("dba", "none-dba") else NONE
+    same = ("data", "partition", "seed")
+    for other, history in runs.items():
+        alike = all(getattr(other, name) == getattr(cell, name) for name in same)
+        if alike and other.attack == unattacked and other.rule == "mean" and len(history) >= cell.rounds:
+            return history
+    return None
+
+
+def _claim(found: Finding) -> bool | None:
+    """Without defence the attack succeeds; with RandEigen it does not; without attack it costs little."""
+    cell = found.cell
+    if cell.rule == "mean" and cell.attack in WRECKING:
+        return found.accuracy < found.clean - 0.2
+    if cell.rule == "mean" and cell.attack in BACKDOORS:
+        return found.asr is not None and found.asr > 0.8
+    if cell.rule == "randeigen" and cell.attack == NONE:
+        return found.accuracy >= found.clean - 0.005
+    if cell.rule == "randeigen" and cell.attack != "none-dba":
+        near = found.accuracy >= found.clean - 0.01
+        return near and (found.asr is None or found.own is None or found.asr <= found.own + FEW)
+    return None
+
+
+def table(found: Iterable[Finding]) -> str:
+    """Markdown: one line per attack, accuracy and attack success of each rule, misses in bold."""
+    lines: dict[tuple[str, str, str, int], dict[str, Finding]] = {}
+    for one in found:
+        key = (one.cell.data, one.cell.partition, one.cell.attack, one.cell.rounds)
+        lines.setdefault(key, {})[one.cell.rule] = one
+    head = ["data", "partition", "attack", "rounds", "unattacked mean", *RULES]
+    out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for (data, partition, attack, rounds), by_rule in lines.items():
+        if attack == "none-dba":
+            continue
+        first = next(iter(by_rule.values()))
+        clean = _pair(first.clean, first.own)
+        cells_ = [_shown(by_rule[rule]) if rule in by_rule else "" for rule in RULES]
+        out.append(f"| {' | '.join([data, partition, attack, str(rounds), clean, *cells_])} |")
+    return "\n".join(out)
+
+
+def _shown(one: Finding) -> str:
+    text = _pair(one.accuracy, one.asr)
+    return f"**{text}**" if one.kept is False else text
+
+
+def _pair(accuracy: float, rate: float | None) -> str:
+    return f"{100 * accuracy:.1f}" + ("" if rate is None else f" / {100 * rate:.1f}")
