@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    see it work: liars among the rows, and what each rule makes of them"
+	@echo "make demo    see it work: a federation under attack, in a table and one page"
 	@echo "make test    run the tests            make lint    ruff"
 	@echo "make check   lint, types and tests    make types   mypy"
 	@echo "make clean   remove caches and outputs (.venv stays)"

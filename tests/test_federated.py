@@ -219,7 +219,7 @@ class TestRounds:
         path = tmp_path / "run.npz"
         run(Spec(clients=10, rounds=1, epochs=1), checkpoint=path)
         other = Spec(clients=10, rounds=1, epochs=1, seed=1).settled(TASKS["digits"]())
-        assert Checkpoint.read(path, other, torch.device("cpu")) is None
+        assert Checkpoint.read(path, other, torch.device("cpu"), Moment) is None
 
     def test_a_broken_checkpoint_is_told(self, tmp_path: Path) -> None:
         path = tmp_path / "run.npz"

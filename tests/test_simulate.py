@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -20,7 +22,9 @@ from typer.testing import CliRunner, Result
 from randeigen.attacks.catalogue import ATTACKS
 from randeigen.cli import attacks
 from randeigen.cli.app import app
-from randeigen.learn import Laboratory
+from randeigen.experiments.gallery import shown
+from randeigen.experiments.page import Part, told_of, write_page
+from randeigen.learn import TASKS, Laboratory, Moment, Record, Spec
 
 PNG = b"\x89PNG\r\n\x1a\n"
 QUICK = ("--rounds", "2", "--clients", "10", "--epochs", "1")
@@ -64,6 +68,70 @@ def test_one_record_per_rule_with_all_that_is_promised(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.npz")), "a finished run leaves no checkpoint"
     assert "round   2/2" in told.output
     assert "weight to liars" in told.output
+    assert f"Look at {tmp_path}/report.html" in told.output
+
+
+def test_one_page_compares_all_rules_and_needs_nothing_else(tmp_path: Path) -> None:
+    rules = ("mean", "median", "chunked-filtering")
+    words = [word for rule in rules for word in ("--rule", rule)]
+    told = simulate(tmp_path, "--attack", "mpa", *words, "--rounds", "1")
+    assert told.exit_code == 0, told.output
+    page = (tmp_path / "report.html").read_text()
+    assert all(f">{rule}" in page for rule in rules)
+    assert page.count('src="data:image/png;base64,') == 3 + 1 + len(rules), "courses, images, clients"
+    assert not re.search(r'(href|src)="(?!data:)|url\(|<script|https?://', page)
+    last = json.loads(next(tmp_path.glob("*median*.json")).read_text())["history"][-1]
+    assert f"{100 * last['accuracy']:.1f}%" in page
+
+
+def test_filtering_is_told_the_honest_variance_by_the_task(tmp_path: Path) -> None:
+    words = ("--attack", "zero", "--rounds", "1", "--rule", "chunked-filtering")
+    assert simulate(tmp_path, *words, "--rule", "chunked-no-regret:sigma=3").exit_code == 0
+    sigma = TASKS["digits"]().sigma
+    assert set(records(tmp_path)) == {f"chunked-filtering:sigma={sigma:g}", "chunked-no-regret:sigma=3"}
+
+
+def test_pictures_of_an_earlier_attack_are_not_taken_for_this_ones(tmp_path: Path) -> None:
+    for attack in ("mra", "zero"):
+        assert simulate(tmp_path, "--attack", attack, "--rule", "mean", "--rounds", "1").exit_code == 0
+    assert not (tmp_path / "asr.png").exists()
+    assert not (tmp_path / "trigger.png").exists()
+    assert "digits under zero" in (tmp_path / "report.html").read_text()
+
+
+def test_what_a_stranger_calls_a_rule_is_not_markup(tmp_path: Path) -> None:
+    moment = Moment(1, 0.5, None, 0.8, 0.2, 2, None, 0.1)
+    record = Record(Spec(rule="<script>", rounds=1), (moment,), {})
+    write_page(tmp_path / "p.html", "<b>", ["a & b"], [Part("x", told_of([record]), [record])])
+    page = (tmp_path / "p.html").read_text()
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert "a &amp; b" in page
+
+
+@pytest.mark.parametrize(
+    ("rule", "has"),
+    [
+        ("mean", True),
+        ("random", True),
+        ("nnm+krum", True),
+        ("median", False),
+        ("chunked-filtering:sigma=1", False),
+    ],
+)
+def test_weights_are_told_where_whole_clients_have_them(tmp_path: Path, rule: str, has: bool) -> None:
+    assert simulate(tmp_path, "--attack", "noise", "--rule", rule, "--rounds", "1").exit_code == 0
+    (record,) = records(tmp_path).values()
+    (moment,) = record["history"]
+    for told in ("weight_honest", "weight_corrupt", "kept"):
+        assert (moment[told] is not None) == has
+    assert (tmp_path / "weight.png").exists() == has
+
+
+def test_nobody_lying_is_told(tmp_path: Path) -> None:
+    told = simulate(tmp_path, "--attack", "zero", "--eps", "0.05", "--rule", "mean", "--rounds", "1")
+    assert told.exit_code == 0
+    assert "nobody lies" in told.output
 
 
 def test_success_is_null_where_nothing_particular_is_wanted(tmp_path: Path) -> None:
@@ -96,6 +164,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         patch.setattr(Laboratory, "round", tired)
         stopped = simulate(tmp_path / "one", *words)
     assert stopped.exit_code == 130
+    assert "goes on where this one stopped" in stopped.output
     went_on = simulate(tmp_path / "one", *words)
     assert went_on.exit_code == 0
     assert "round   1/2" not in went_on.output
@@ -123,6 +192,10 @@ def test_the_records_can_be_had_on_stdout(tmp_path: Path) -> None:
         (("--server", "lamb"), "there is no server"),
         (("--device", "abacus"), "is not known"),
         (("--clients", "5000"), "cannot share"),
+        (("--partition", "dirichlet", "--alpha", "0"), "positive number"),
+        (("--sample", "0"), "(0, 1]"),
+        (("--rate", "-1"), "positive step size"),
+        (("--server", "adam:eta=fast"), "is not a value"),
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
@@ -154,3 +227,56 @@ def test_every_listed_attack_can_be_made(name: str) -> None:
     made = attacks.build(name)
     assert hasattr(made, "craft") or hasattr(made, "updates")
     assert attacks.build("none") is None
+
+
+def test_the_gallery_draws_clients_for_all_and_triggers_where_there_are_any(tmp_path: Path) -> None:
+    told = call("attacks", "--pictures", str(tmp_path), "--only", "dba", "--only", "mpa", "--only", "zero")
+    assert told.exit_code == 0, told.output
+    drawn = {path.name for path in tmp_path.iterdir() if path.read_bytes().startswith(PNG)}
+    triggers = {"dba-trigger.png", "mpa-trigger.png", "triggers.png"}
+    assert drawn == triggers | {"dba-clients.png", "mpa-clients.png", "zero-clients.png", "clients.png"}
+    assert "dba" in told.output, "it tells what it is at"
+
+
+def test_an_unknown_attack_cannot_be_drawn(tmp_path: Path) -> None:
+    told = call("attacks", "--pictures", str(tmp_path), "--only", "dbb")
+    assert told.exit_code == 2
+    assert "there is no attack 'dbb'" in told.output
+
+
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [
+        ("dba", ["as it is", "piece 0", "piece 1", "piece 2", "piece 3", "to be read as 2"]),
+        ("mra", ["as it is", "to be read as 0"]),
+        ("dfba", ["as it is", "to be read as 0"]),
+        ("mpa", [f"as {(digit + 3) % 10}" for digit in range(10)]),
+        ("hidra", []),
+    ],
+)
+def test_what_an_attack_shows_is_what_it_is_measured_on(name: str, titles: list[str]) -> None:
+    lab = Laboratory.of(Spec(attack=name, clients=10), None, None, None, None, "cpu")
+    columns = shown(lab)
+    assert [column.title for column in columns] == titles
+    if columns:
+        asr = lab.trials["asr"][0][0, 0].numpy()
+        assert any(np.array_equal(asr, column.images[0]) for column in columns)
+    if name == "dba":
+        plain, *pieces, whole = (column.images[2] for column in columns)
+        assert all(np.count_nonzero(piece != plain) <= 3 for piece in pieces)
+        assert np.array_equal(whole, np.max(pieces, axis=0)), "the whole is all pieces at once"
+
+
+def test_the_documented_task_and_attack_do_what_the_page_says() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "laboratory.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(blocks) == 2
+    code = compile("\n".join(blocks), "docs/laboratory.md", "exec", dont_inherit=True)
+    exec(code, {"__name__": "__main__"})
+
+
+def test_the_page_on_the_laboratory_names_every_attack_and_every_task() -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "laboratory.md").read_text()
+    assert all(f"`{name}`" in page for name in (*ATTACKS, *TASKS))
+    for link in re.findall(r"\]\(([\w/.-]+)\)", page):
+        assert (Path(__file__).resolve().parents[1] / "docs" / link).exists(), link

@@ -1,4 +1,4 @@
-"""Each attack is what its paper says, harms whoever averages plainly, and is held by RandEigen."""
+"""Each attack is what its paper says. What it does to a federation is in test_lab_claims.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from randeigen.attacks.sight import TMA, ChunkedHIDRA, Crafted, Sight
 from randeigen.attacks.training import MRA, LabelFlip, Recipe, Scene, TrainingAttack
 from randeigen.attacks.triggers import bars, corner
 from randeigen.errors import BadFraction, BadRows
-from randeigen.learn import Laboratory, Moment, Spec
+from randeigen.learn import Laboratory, Spec
 from randeigen.learn.clients import train
 from randeigen.learn.models import convnet, mnistnet
 from randeigen.learn.partition import shares
@@ -60,16 +60,6 @@ def trained() -> Any:
     return weights
 
 
-@cache
-def outcome(attack: Any, rule: str, rounds: int, rate: float = 0.15, *, fresh: bool = False) -> Moment:
-    """The last of some rounds under attack, from the model that learnt in peace or one that knows nothing."""
-    place = lab(attack, rule, rate=rate)
-    weights, state = place.scene.first if fresh else trained(), {}
-    for t in range(1, rounds + 1):
-        weights, state, moment = place.round(t, weights, state)
-    return moment
-
-
 def site(place: Laboratory, weights: Any = None) -> OwnSite:
     chosen = np.arange(M)
     start = trained() if weights is None else weights
@@ -80,55 +70,8 @@ def rate(place: Laboratory, weights: Any, trial: tuple[Any, Any]) -> float:
     return float((place.model.predict(weights, trial[0]) == trial[1]).double().mean())
 
 
-# Rounds and rate are what each needs to do its harm to a plain mean.
-BACKDOORS: dict[str, tuple[Any, int, float]] = {
-    "dba": (DBA(epochs=10, scale=3.0), 4, 0.15),
-    "mra": (MRA(boost=5.0, share=0.5), 5, 0.15),
-    "mpa": (MPA(), 3, 0.15),
-    "dfba": (DFBA(), 5, 0.01),
-}
-SPOILERS: dict[str, Any] = {
-    "hidra": ChunkedHIDRA(),
-    "hidra-partial": ChunkedHIDRA(partial=True),
-    "tma": TMA(),
-}
-
-
-class TestHarm:
-    """The claims of the paper's tables, on digits: undefended the attack succeeds, defended it does not."""
-
-    @pytest.mark.parametrize("name", BACKDOORS)
-    def test_a_backdoor_opens_under_the_plain_mean_and_not_under_randeigen(self, name: str) -> None:
-        open_, shut = (
-            outcome(BACKDOORS[name][0], rule, *BACKDOORS[name][1:]) for rule in ("mean", "randeigen")
-        )
-        calm = outcome(None, "mean", *BACKDOORS[name][1:])
-        place = lab(BACKDOORS[name][0])
-        own = rate(place, trained(), place.trials["asr"])
-        assert open_.asr is not None
-        assert open_.asr > 0.8
-        assert shut.asr is not None
-        assert shut.asr <= own + 0.03
-        assert shut.accuracy > calm.accuracy - 0.02
-        assert (shut.weight_corrupt or 0) < 0.02
-
-    @pytest.mark.parametrize("name", SPOILERS)
-    def test_a_spoiler_ruins_the_plain_mean_and_not_randeigen(self, name: str) -> None:
-        attack = SPOILERS[name]
-        ruined, held = (outcome(attack, rule, 8, fresh=True) for rule in ("mean", "randeigen"))
-        calm = outcome(None, "mean", 8, fresh=True)
-        assert ruined.accuracy < calm.accuracy - 0.2
-        assert held.accuracy > calm.accuracy - 0.03, "in mid-training, on four fifths of the images"
-        assert held.asr is None
-
-    def test_without_attack_randeigen_costs_next_to_nothing(self) -> None:
-        plain, ours = (outcome(None, rule, 4) for rule in ("mean", "randeigen"))
-        assert ours.accuracy > plain.accuracy - 0.01
-        assert ours.weight_corrupt == 0
-
-
 class TestEveryAttack:
-    @pytest.mark.parametrize("name", set(ATTACKS) - {"adaptive", "mpa", "dba"})
+    @pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"adaptive", "mpa", "dba"}))
     def test_it_sends_m_finite_rows_that_are_not_the_honest_ones(self, name: str) -> None:
         attack = ATTACKS[name].make()
         place, calm = lab(attack, epochs=1), lab(epochs=1)
@@ -292,6 +235,16 @@ class TestCrafting:
             mu = known.mean(0)[part]
             expected = mu - c * mu / mu.norm() if mu.norm() > 0 else mu
             torch.testing.assert_close(rows[0, part], expected, rtol=1e-4, atol=1e-5)
+
+    def test_hidra_can_cut_the_whole_row_as_filtering_does(self) -> None:
+        sight = self.sight(scale=1e-3)
+        row = ChunkedHIDRA(tensors=False).craft(sight, np.random.default_rng(0))[0]
+        mu, c = (
+            torch.cat([sight.honest, sight.own]).mean(0),
+            math.sqrt((math.sqrt(20) - 1) * sight.sigma / 0.168),
+        )
+        for part in (slice(0, 1000), slice(1000, 1730)):
+            torch.testing.assert_close(row[part], mu[part] * (1 - c / mu[part].norm()), rtol=1e-3, atol=1e-5)
 
     def test_hidra_stays_within_what_the_threshold_allows(self) -> None:
         sight, attack = self.sight(scale=1e-3), ChunkedHIDRA()

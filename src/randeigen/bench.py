@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +16,7 @@ import numpy as np
 import randeigen
 from randeigen.errors import BadRows, MissingExtra
 from randeigen.types import Rule
+from randeigen.versions import commit
 from randeigen.versions import versions as core_versions
 
 ENOUGH = 4.0  # seconds spent on one rule once it has run at least once
@@ -96,7 +95,7 @@ def record(timings: Sequence[Timing], **more: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions, machine and commit, for records."""
     torch = sys.modules.get("torch")
-    made = {**core_versions(), "processor": _processor(), "commit": _commit()}
+    made = {**core_versions(), "processor": _processor(), "commit": commit()}
     if torch is not None:
         made["threads"] = str(torch.get_num_threads())
         if torch.cuda.is_available():
@@ -198,19 +197,3 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _commit() -> str:
-    if named := os.environ.get("RANDEIGEN_COMMIT"):  # where the code was copied without its history
-        return named
-    here = Path(__file__).parent
-    try:
-        asked = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return asked.stdout.strip() or "unknown"

@@ -9,6 +9,22 @@ import numpy as np
 from randeigen.types import Array, Block
 
 PIECE_BYTES = 2**24  # a copy of a block is made this much at a time
+PART, LONG = 2**19, 2**12  # numbers and columns that a thread takes at once: a table of n×n comes of each
+FEW = 2**17  # numbers that are done before a second thread has begun
+
+
+def at_hand(block: Block) -> Block:
+    """What lies in main memory as a numpy array: one library's threads, not two that wait for each other."""
+    return block if isinstance(block, np.ndarray) or block.device.type != "cpu" else block.numpy()
+
+
+def parts(block: Block) -> list[Block]:
+    """The block cut for the cores, the same on every machine: nothing may depend on how many there are."""
+    n, width = block.shape
+    if n * width < FEW:
+        return [block]
+    step = min(max(PART // n, LONG), -(-width // 2))
+    return [block[:, i : i + step] for i in range(0, width, step)]
 
 
 def pieces(block: Block) -> list[Block]:
@@ -43,6 +59,11 @@ def host(values: Any) -> Array:
     if not isinstance(values, (np.ndarray, np.generic)):
         values = values.double().cpu().numpy()
     return np.asarray(values, dtype=np.float64)
+
+
+def like(values: Array, block: Block) -> Any:
+    """The same numbers in the block's library, dtype and device."""
+    return values.astype(block.dtype) if isinstance(block, np.ndarray) else block.new_tensor(values)
 
 
 def bordered(inner: Array, to_origin: Any, origin: Any) -> Array:

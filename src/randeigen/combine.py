@@ -8,21 +8,39 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.blocks import host
+from randeigen.blocks import at_hand, host, like, parts
+from randeigen.threads import each
 from randeigen.types import Block, Mask, Progress, Rows, Weights
 
 WIDE = 4_200_000  # columns; a multiple of every chunk in use
+HUGE = 1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
+
+
+class Unmeasured(Exception):
+    """A number that asks for the whole measurement was met by a pass that had none."""
 
 
 def combine(
-    rows: Rows, weights: Weights, usable: Mask, scale: float = 1.0, progress: Progress | None = None
+    rows: Rows,
+    weights: Weights,
+    usable: Mask,
+    scale: float = 1.0,
+    progress: Progress | None = None,
+    unread: bool = False,
 ) -> Any:
-    """scale · Σ wᵢ xᵢ over the usable rows."""
+    """scale · Σ wᵢ xᵢ over the usable rows. `unread`: nobody has measured them, and each has some weight."""
     answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable)
-    for columns, block in rows.blocks():
-        if not weighted_sum.into(answer.place(columns, block), block):
+    for columns, block in _at_hand(rows):
+        place = answer.place(columns, block)
+        if weighted_sum.into(place, block):
+            if unread:
+                _refuse_wild(place, block)
+        else:
             for part, narrow in _narrow(columns, block):
-                answer.write(part, weighted_sum(narrow))
+                total = weighted_sum(narrow)
+                if unread:
+                    _refuse_wild(total, narrow)
+                answer.write(part, total)
         if progress:
             progress("averaging", columns.stop, rows.d)
     return answer.finish(weights)
@@ -35,19 +53,31 @@ def merge_columns(
     merge: Callable[[slice, Block], Any],
     scale: float = 1.0,
     progress: Progress | None = None,
+    unread: bool = False,
 ) -> tuple[Any, float]:
-    """`merge` of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ."""
+    """`merge` of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
+
+    Where nobody has read the rows before there is no such mean to be far from: 0.
+    """
     answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable)
     alive, square = np.flatnonzero(usable).tolist(), 0.0
-    for columns, block in rows.blocks():
+    for columns, block in _at_hand(rows):
         for part, narrow in _narrow(columns, block):
+            total = weighted_sum(narrow)
+            if unread:
+                _refuse_wild(total, narrow)
             merged = merge(part, narrow if usable.all() else narrow[alive])
             answer.write(part, merged)
-            apart = host(merged - weighted_sum(narrow))
-            square += float(apart @ apart)
+            if not unread:
+                apart = host(merged - total)
+                square += float(apart @ apart)
         if progress:
             progress("merging", columns.stop, rows.d)
     return answer.finish(weights), math.sqrt(square)
+
+
+def _at_hand(rows: Rows) -> Iterator[tuple[slice, Block]]:
+    return ((columns, at_hand(block)) for columns, block in rows.blocks())
 
 
 def _narrow(columns: slice, block: Block) -> Iterator[tuple[slice, Block]]:
@@ -55,6 +85,20 @@ def _narrow(columns: slice, block: Block) -> Iterator[tuple[slice, Block]]:
     for start in range(columns.start, columns.stop, WIDE):
         part = slice(start, min(start + WIDE, columns.stop))
         yield part, block[:, part.start - columns.start : part.stop - columns.start]
+
+
+def _refuse_wild(total: Any, block: Block) -> None:
+    """Raise Unmeasured unless every number is finite and, in float64, can be squared.
+
+    A sum in which all rows have a part shows it: what is not finite stays so whatever is added.
+    """
+    if not math.isfinite(_reach(total)) or (block.dtype.itemsize == 8 and not _reach(block) < HUGE):
+        raise Unmeasured
+
+
+def _reach(values: Any) -> float:
+    """The largest magnitude; NaN if there is one."""
+    return max(abs(float(values.max())), abs(float(values.min())))
 
 
 class _Sum:
@@ -79,15 +123,20 @@ class _Sum:
 
     def _beside(self, block: Block) -> Any:
         if self._there is None:
-            on_host = isinstance(block, np.ndarray)
-            self._there = self.weights.astype(block.dtype) if on_host else block.new_tensor(self.weights)
+            self._there = like(self.weights, block)
         return self._there
 
     def __call__(self, block: Block) -> Any:
         w = self._beside(block)
-        total = w[self.runs[0]] @ block[self.runs[0]]
+        if isinstance(block, np.ndarray):
+            return np.concatenate(each(lambda part: self._total(w, part), parts(block)))
+        total = block.new_empty(block.shape[1])
+        return total if self.into(total, block) else self._total(w, block)
+
+    def _total(self, w: Any, part: Block) -> Any:
+        total = w[self.runs[0]] @ part[self.runs[0]]
         for run in self.runs[1:]:
-            total += w[run] @ block[run]
+            total += w[run] @ part[run]
         return total
 
 

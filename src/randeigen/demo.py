@@ -1,9 +1,9 @@
-"""A demonstration one can watch: thirty clients train on handwritten digits, six of them lie.
+"""A demonstration one can watch: fifty clients learn to read digits, and a fifth of them attack.
 
-    python -m randeigen.demo            writes into ./demo-output, under half a minute, no torch
+    python -m randeigen.demo            writes into ./demo-output, about a minute on two cores
 
-Everything shown is computed as it is shown: the updates are real, written to files, aggregated by the command
-itself, and the resulting models are tested on images no client has seen.
+Everything shown is computed as it is shown, by the commands that are printed: first one round as files on
+disk, then whole trainings under the plain mean and under RandEigen, which end in a table and one page.
 """
 
 from __future__ import annotations
@@ -13,46 +13,23 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.random import Generator
-from numpy.typing import NDArray
-
-from randeigen import aggregate
 from randeigen.errors import MissingExtra, RandEigenError
-from randeigen.report import draw_clients
 from randeigen.rows import write_safetensors
 
-Model: TypeAlias = dict[str, NDArray[Any]]
-Labels: TypeAlias = NDArray[np.int64]
-Images: TypeAlias = NDArray[np.float64]
+if TYPE_CHECKING:
+    from randeigen.experiments.page import Part
+    from randeigen.learn import Record
 
-CLIENTS, FLIPPERS, COLLUDERS = 30, 3, 3
-HIDDEN, CLASSES = 32, 10
-TESTED, PUBLIC = 500, 40  # images kept for the test, and to start the common model with
-FLIP_BOOST = 3.0  # flippers send this many times what they learned
-PULL = 10.0  # colluders step back this many times what they learned together
-
-
-class Data(NamedTuple):
-    """Images and their labels."""
-
-    x: Images
-    y: Labels
-
-    def some(self, which: NDArray[Any]) -> Data:
-        """These of them."""
-        return Data(self.x[which], self.y[which])
-
-
-class World(NamedTuple):
-    """What the server does not see: the common model, each client's update, and who lies."""
-
-    start: Model
-    updates: list[Model]
-    corrupt: NDArray[np.bool_]
-    test: Data
+CLIENTS, LIARS, ROUNDS = 50, 10, 20
+RULES = ("mean", "randeigen")
+ATTACKS = {
+    "none": "Nobody attacks",
+    "hidra": "Attackers who want the model to fail",
+    "dba:scale=2": "Attackers who want a back door",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,12 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m randeigen.demo", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--into", default="demo-output", metavar="FOLDER", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="another split, another six liars")
+    parser.add_argument("--seed", type=int, default=0, help="another split, another first model")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each training; default: %(default)s")
     asked = parser.parse_args(arguments)
-    if asked.seed < 0:
-        parser.error("--seed: give a number from 0.")
+    if asked.seed < 0 or asked.rounds < 1:
+        parser.error("--seed: give a number from 0; --rounds: from 1.")
     try:
-        return show(asked.into, asked.seed)
+        return show(Path(asked.into), asked.seed, asked.rounds)
     except MissingExtra as error:
         print(f"The demo cannot run: {error}", file=sys.stderr)
         return 3
@@ -78,37 +56,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def show(folder: str, seed: int) -> int:
+def show(folder: Path, seed: int, rounds: int) -> int:
     """The whole demonstration, step by step."""
     command = _command()
-    world = train_clients(seed)
-    f = int(world.corrupt.sum())
-    paths = write_updates(os.path.join(folder, "updates"), world.updates)
-    print(f"{CLIENTS} clients trained on their own digits and sent {len(flat(world.start)):,} numbers each.")
-    print(f"{FLIPPERS} of them trained on false labels and sent {FLIP_BOOST:g} times what came of it;")
-    print(f"{COLLUDERS} agreed on a common step against what they learned, {PULL:g} times as long.\n")
+    print(f"{CLIENTS} clients train on their own handwritten digits; {LIARS} of them lie.\n")
+    print(f"One round: what they sent is in {write_updates(folder / 'updates', seed)}{os.sep}, a file each.")
+    code = command(*aggregation(folder, seed))
+    for attack, title in ATTACKS.items():
+        if not code:
+            print(f"\n{title}: {rounds} rounds under each rule.")
+            code = command(*training(folder, attack, seed, rounds), "--fresh")
+    return code or tell(folder, seed, rounds)
 
-    out, audit = os.path.join(folder, "mean.safetensors"), os.path.join(folder, "audit.json")
-    call = ["aggregate", os.path.join(folder, "updates"), "--f", str(f), "--out", out, "--audit", audit]
-    call += ["--seed", str(seed), "--force"]
-    print(f"$ randeigen {shlex.join(call)}", flush=True)
-    if code := command(call, prog_name="randeigen", standalone_mode=False):
-        return int(code)
 
-    rows = np.stack([flat(update) for update in world.updates])
-    result = aggregate(paths, f=f, seed=seed)
-    means = {
-        "plain mean": rows.mean(axis=0),
-        "randeigen": flat(read(out)),
-        "honest only": rows[~world.corrupt].mean(axis=0),
-    }
-    tell_accuracy(world, means)
-    picture = os.path.join(folder, "clients.png")
-    marks = {name: means[name] for name in ("randeigen", "plain mean")}
-    title = f"{CLIENTS} client updates, {f} of them corrupt: who was left out"
-    draw_clients(picture, rows, result.weights, corrupt=world.corrupt, marks=marks, title=title)
-    tell_files(world, paths, out, audit, picture)
-    return 0
+def aggregation(folder: Path, seed: int) -> list[str]:
+    """The command that averages files of updates and says who was left out."""
+    into = {"--out": folder / "mean.safetensors", "--audit": folder / "audit.json"}
+    words = ["aggregate", str(folder / "updates"), "--f", str(LIARS)]
+    return [*words, *(str(word) for pair in into.items() for word in pair), "--seed", str(seed), "--force"]
+
+
+def training(folder: Path, attack: str, seed: int, rounds: int) -> list[str]:
+    """The command that trains under an attack, once for each rule."""
+    words = ["simulate", "--attack", attack, *(word for rule in RULES for word in ("--rule", rule))]
+    words += ["--clients", str(CLIENTS), "--eps", f"{LIARS / CLIENTS:g}", "--rounds", str(rounds)]
+    return [*words, "--seed", str(seed), "--out", str(place(folder, attack))]
+
+
+def place(folder: Path, attack: str) -> Path:
+    """Where the runs under an attack go."""
+    return folder / attack.partition(":")[0]
 
 
 def _command() -> Any:
@@ -117,160 +94,81 @@ def _command() -> Any:
         from randeigen.cli.app import app
     except ImportError:
         raise MissingExtra("it needs typer and rich: pip install 'randeigen[demo]'") from None
-    return app
+
+    def run(*words: str) -> int:
+        print(f"$ randeigen {shlex.join(words)}", flush=True)
+        return int(app(list(words), prog_name="randeigen", standalone_mode=False) or 0)
+
+    return run
 
 
-def train_clients(seed: int) -> World:
-    """Real updates: every client starts from the common model and trains on its own uneven share."""
-    rng = np.random.default_rng(seed)
-    data = load_digits(rng)
-    test, public, private = np.split(np.arange(len(data.y)), [TESTED, TESTED + PUBLIC])
-    start = fit(new_model(rng), data.some(public), rng, epochs=25, rate=0.1)
-    shares = split(data.some(private), rng)
-    liars = rng.choice(CLIENTS, FLIPPERS + COLLUDERS, replace=False)
-    flippers, colluders = liars[:FLIPPERS].tolist(), liars[FLIPPERS:].tolist()
+def write_updates(folder: Path, seed: int) -> Path:
+    """The first round under the back-door attack, one file for each client; the liars' come first."""
+    from randeigen.cli import attacks
+    from randeigen.learn import Laboratory, Spec
 
-    updates = []
-    for client, share in enumerate(shares):
-        labels = (share.y + 1) % CLASSES if client in flippers else share.y
-        trained = fit(start, Data(share.x, labels), rng, epochs=20, rate=0.2)
-        step = FLIP_BOOST if client in flippers else 1.0
-        updates.append({name: step * (trained[name] - start[name]) for name in start})
-    # The colluders know only what they themselves learned. Each adds the same step against the mean of it
-    # to its own honest update, so that no two files are alike.
-    learned = {name: np.mean([updates[c][name] for c in colluders], axis=0) for name in start}
-    for client in colluders:
-        updates[client] = {name: leaf - PULL * learned[name] for name, leaf in updates[client].items()}
-    corrupt = np.isin(np.arange(CLIENTS), liars)
-    return World(start, [narrow(update) for update in updates], corrupt, data.some(test))
+    *_, attack = ATTACKS
+    spec = Spec(attack=attack, eps=LIARS / CLIENTS, clients=CLIENTS, seed=seed)
+    lab = Laboratory.of(spec, None, attacks.build(attack), None, None, "cpu")
+    rows = lab.rows(1, lab.scene.first, *lab.who(1))
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, pieces in enumerate(zip(*lab.model.split(rows), strict=True)):
+        sent = {name: piece.numpy() for name, piece in zip(lab.model.names, pieces, strict=True)}
+        who = "liar" if number < LIARS else "honest"
+        write_safetensors(folder / f"client-{number + 1:02d}-{who}.safetensors", sent)
+    return folder
 
 
-def load_digits(rng: Generator) -> Data:
-    """scikit-learn's 1,797 handwritten digits, in a random order."""
-    try:
-        from sklearn.datasets import load_digits as bundled
-    except ImportError:
-        raise MissingExtra("it needs scikit-learn: pip install 'randeigen[demo]'") from None
-    x, y = bundled(return_X_y=True)
-    order = rng.permutation(len(y))
-    return Data(np.asarray(x)[order] / 16.0, np.asarray(y, dtype=np.int64)[order])
+def tell(folder: Path, seed: int, rounds: int) -> int:
+    """The table, the page, and what to do next."""
+    from randeigen.cli.simulate import show_records
+    from randeigen.experiments.page import write_page
 
-
-def split(data: Data, rng: Generator) -> list[Data]:
-    """One share for each client; which digits a client has much of differs from client to client."""
-    taste = 0.2 / CLIENTS + 0.8 * rng.dirichlet(np.ones(CLIENTS), size=CLASSES)
-    owner = np.array([rng.choice(CLIENTS, p=taste[label]) for label in data.y])
-    return [data.some(owner == client) for client in range(CLIENTS)]
-
-
-def new_model(rng: Generator) -> Model:
-    """One hidden layer, not yet trained."""
-    return {
-        "hidden.weight": rng.normal(0, 0.18, (64, HIDDEN)),
-        "hidden.bias": np.zeros(HIDDEN),
-        "out.weight": rng.normal(0, 0.2, (HIDDEN, CLASSES)),
-        "out.bias": np.zeros(CLASSES),
-    }
-
-
-def forward(model: Model, x: Images) -> tuple[Images, Images]:
-    """The hidden layer and the scores of the classes."""
-    hidden = np.maximum(x @ model["hidden.weight"] + model["hidden.bias"], 0)
-    return hidden, hidden @ model["out.weight"] + model["out.bias"]
-
-
-def fit(model: Model, data: Data, rng: Generator, epochs: int, rate: float, batch: int = 16) -> Model:
-    """Plain stochastic gradient descent on the cross-entropy; a new model."""
-    model = {name: leaf.copy() for name, leaf in model.items()}
-    for _ in range(epochs):
-        order = rng.permutation(len(data.y))
-        for at in range(0, len(order), batch):
-            some = order[at : at + batch]
-            for name, slope in gradient(model, *data.some(some)).items():
-                model[name] -= rate * slope
-    return model
-
-
-def gradient(model: Model, x: Images, y: Labels) -> Model:
-    """Of the mean cross-entropy, by hand."""
-    hidden, scores = forward(model, x)
-    chances = np.exp(scores - scores.max(axis=1, keepdims=True))
-    error = (chances / chances.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]) / len(y)
-    behind = (error @ model["out.weight"].T) * (hidden > 0)
-    return {
-        "hidden.weight": x.T @ behind,
-        "hidden.bias": behind.sum(axis=0),
-        "out.weight": hidden.T @ error,
-        "out.bias": error.sum(axis=0),
-    }
-
-
-def accuracy(model: Model, data: Data) -> float:
-    """The share of images it gets right."""
-    return float((forward(model, data.x)[1].argmax(axis=1) == data.y).mean())
-
-
-def narrow(model: Model) -> Model:
-    """As it is sent: float32."""
-    return {name: leaf.astype(np.float32) for name, leaf in model.items()}
-
-
-def flat(model: Model) -> NDArray[np.float64]:
-    """All numbers of a model in one row."""
-    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in model.values()])
-
-
-def moved(model: Model, step: NDArray[np.float64]) -> Model:
-    """The model after an update."""
-    ends = np.cumsum([leaf.size for leaf in model.values()])[:-1]
-    parts = np.split(step, ends)
-    return {
-        name: leaf + part.reshape(leaf.shape) for (name, leaf), part in zip(model.items(), parts, strict=True)
-    }
-
-
-def write_updates(folder: str, updates: Sequence[Model]) -> list[str]:
-    """One file for each client."""
-    os.makedirs(folder, exist_ok=True)
-    paths = [
-        os.path.join(folder, f"client-{number:02d}.safetensors") for number in range(1, len(updates) + 1)
+    found = {attack: records_of(place(folder, attack)) for attack in ATTACKS}
+    everything = [record for records in found.values() for record in records]
+    parts = [_part(place(folder, attack), ATTACKS[attack], records) for attack, records in found.items()]
+    words = [
+        f"{CLIENTS} clients learn to read handwritten digits together: each trains on its own images and "
+        "sends what it learned, and a server averages that, round after round. "
+        f"{LIARS} of them send something else. The plain mean takes them at their word; RandEigen looks "
+        "along which direction the updates differ most, and gives less weight to those who make it so.",
+        f"The certificate is how far no {LIARS} liars can have moved the last average, whoever they are.",
     ]
-    for path, update in zip(paths, updates, strict=True):
-        write_safetensors(path, update)
-    return paths
+    commands = [training(folder, attack, seed, rounds) for attack in ATTACKS]
+    end = "\n".join(f"randeigen {shlex.join(words)}" for words in commands)
+    page = folder / "report.html"
+    write_page(page, "A federation under attack", words, [_short(everything), *parts], end)
+    print()
+    show_records(everything)
+    print(f"Look at {page}: one page with all of it in pictures; it needs no network.\n")
+    print("Try next:")
+    print(f"  randeigen replay {shlex.quote(str(folder / 'audit.json'))}")
+    print("  randeigen simulate --attack mra:boost=5,share=0.3 --rule median --rule krum --rule randeigen")
+    print("  randeigen attacks")
+    return 0
 
 
-def read(path: str) -> Model:
-    """A file's arrays by name: the mean of one row is that row."""
-    found: Model = aggregate([path], f=0).mean
-    return found
+def records_of(folder: Path) -> list[Record]:
+    """What was run into a folder, in the order of the rules."""
+    from randeigen.learn import Record
+
+    found = {record.spec.rule: record for record in map(Record.read, folder.glob("*.json"))}
+    return [found[rule] for rule in RULES]
 
 
-def tell_accuracy(world: World, means: dict[str, NDArray[np.float64]]) -> None:
-    """What each way of averaging does to the common model."""
-    print(f"\nThe common model after this round, on {len(world.test.y)} images no client has seen:\n")
-    lines = [("before the round", accuracy(world.start, world.test))]
-    lines += [(name, accuracy(moved(world.start, mean), world.test)) for name, mean in means.items()]
-    for name, score in lines:
-        print(f"  {name:<17} {score:6.1%} right  {'█' * round(40 * score)}")
-    print(
-        "\n  (honest only needs to know who lies, which a server does not; it is the best one could hope for)"
-    )
+def _short(records: Sequence[Record]) -> Part:
+    from randeigen.experiments.page import Part
+
+    return Part("In short", records=records)
 
 
-def tell_files(world: World, paths: Sequence[str], out: str, audit: str, picture: str) -> None:
-    """Where everything is, and what to do with it."""
-    liars = ", ".join(
-        os.path.basename(paths[row]).split(".")[0] for row in np.flatnonzero(world.corrupt).tolist()
-    )
-    print(f"\nThe liars were {liars}.\n")
-    print(f"Written: {os.path.dirname(paths[0])}{os.sep} ({len(paths)} updates), {out}, {audit}")
-    print(f"Look at: {picture}")
-    print("\nTry next:")
-    print(f"  randeigen replay {shlex.quote(audit)}")
-    folder = shlex.quote(os.path.dirname(paths[0]))
-    plain = shlex.quote(os.path.join(os.path.dirname(out), "plain.safetensors"))
-    print(f"  randeigen aggregate {folder} --f {int(world.corrupt.sum())} --rule mean --out {plain}")
+def _part(folder: Path, title: str, records: Sequence[Record]) -> Part:
+    from randeigen.experiments.page import Part, told_of
+
+    lied = records[0].history[-1].liars > 0
+    kinds = ("accuracy", "asr", "weight", "trigger", "clients-*") if lied else ("accuracy",)
+    pictures = [path for kind in kinds for path in sorted(folder.glob(f"{kind}.png"))]
+    return Part(title, told_of(records), (), pictures)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from randeigen.certificate import certify
-from randeigen.combine import combine, merge_columns
+from randeigen.combine import Unmeasured, combine, merge_columns
 from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
+from randeigen.glance import glance, needs
 from randeigen.measure import measure
 from randeigen.rows import as_rows
+from randeigen.threads import alone
 from randeigen.types import Aggregate, Array, Mask, Progress, Rows, Rule, Verdict
 
 CAP = 3.0  # a row's own word for its weight counts up to this many times the median row's
@@ -31,39 +34,88 @@ def run(
     cap: float = CAP,
     progress: Progress | None = None,
 ) -> Aggregate:
-    """Aggregate `rows` by `rule`. Reads them twice: once to measure, once to average."""
+    """Aggregate `rows` by `rule`, and certify. Reads them twice: once to measure, once to average."""
     if on_excess not in ("raise", "drop"):
         raise BadRows(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
     source = as_rows(rows, multiple=getattr(rule, "chunk", 1))
     f = rule.budget(source.n)
     prior = _prior(row_weights, cap, source.n)
     # Drawn after the last row arrived: an adversary may know everything but these coins.
-    seed = secrets.randbits(64) if seed is None else _checked_seed(seed)
+    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
     table, unusable = measure(source, rule.geometry if geometry == "auto" else geometry, seed, progress)
-    usable = np.ones(source.n, dtype=bool)
-    usable[list(unusable)] = False
-    left, notes = _budget_left(f, usable, unusable, on_excess)
+    case = _judge(rule, f, table, unusable, prior, seed, on_excess)
+    found = case.verdict
+    with alone(case.table.n):
+        sure = found.bounds[found.chosen] if found.bounds else certify(case.table, found.weights, case.f)
+    verdict = _widened(found, case.usable, case.notes)
+    mean, away = _spend(source, case, progress)
+    # What is merged column by column is as far off as its distance to a mean that is sure.
+    return Aggregate(mean, verdict.weights, sure * verdict.scale + away, verdict, seed, f, unusable)
 
+
+def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
+    """The mean that `run` finds, alone: without a certificate no more is measured than the rule needs."""
+    source = as_rows(rows, multiple=getattr(rule, "chunk", 1))
+    f = rule.budget(source.n)
+    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
+    prior, asked = np.ones(source.n), needs(rule, source)
+    with suppress(Unmeasured), np.errstate(all="ignore"):  # hostile numbers overflow; then all is measured
+        if seen := glance(source, asked, getattr(rule, "trusted", None)):
+            case = _judge(rule, f, seen, {}, prior, seed)
+            return _spend(source, case, unread=asked == "nothing")[0]
+    table, unusable = measure(source, rule.geometry, seed)
+    return _spend(source, _judge(rule, f, table, unusable, prior, seed))[0]
+
+
+class _Case(NamedTuple):
+    """A judgement on the usable rows, and what it takes to spend it."""
+
+    rule: Rule
+    f: int  # of the usable rows may be corrupt
+    table: Any  # of the usable rows
+    verdict: Verdict  # on them
+    usable: Mask
+    notes: tuple[str, ...]
+
+
+def _judge(
+    rule: Rule,
+    f: int,
+    table: Any,  # a Geometry, or as much of one as the rule needs
+    unusable: Mapping[int, str],
+    prior: Array,
+    seed: int,
+    on_excess: str = "raise",
+) -> _Case:
+    usable = np.ones(prior.size, dtype=bool)
+    usable[list(unusable)] = False
+    left, notes = budget_left(f, usable, unusable, on_excess)
     alive = np.flatnonzero(usable)
     if among := getattr(rule, "among", None):  # a rule that trusts a row by its place must find it again
         rule = among(alive)
     table = table.pick(alive).with_prior(prior[alive])
-    verdict = rule.weigh(table, left, np.random.default_rng([seed, 4]))
-    sure = verdict.bounds[verdict.chosen] if verdict.bounds else certify(table, verdict.weights, left)
-    bias_bound = sure * verdict.scale
-    merge = getattr(rule, "merge", None)
-    by_column = partial(merge, f=left, verdict=verdict) if merge else None
-    verdict = _widened(verdict, usable, notes)
-    if by_column:  # as far off as its distance to a mean that is sure
-        mean, away = merge_columns(source, verdict.weights, usable, by_column, verdict.scale, progress)
-        bias_bound += away
+    with alone(alive.size):
+        verdict = rule.weigh(table, left, np.random.default_rng([seed, 4]))
+    return _Case(rule, left, table, verdict, usable, notes)
+
+
+def _spend(
+    source: Rows, case: _Case, progress: Progress | None = None, unread: bool = False
+) -> tuple[Any, float]:
+    """Pass 2: the answer, and how far it is from the weighted mean."""
+    weights = np.zeros(case.usable.size)
+    weights[case.usable] = case.verdict.weights
+    scale, merge = case.verdict.scale, getattr(case.rule, "merge", None)
+    if merge:
+        by_column = partial(merge, f=case.f, verdict=case.verdict)
+        found = merge_columns(source, weights, case.usable, by_column, scale, progress, unread)
     else:
-        mean = combine(source, verdict.weights, usable, verdict.scale, progress)
+        found = combine(source, weights, case.usable, scale, progress, unread), 0.0
     _refuse_changes(source)
-    return Aggregate(mean, verdict.weights, bias_bound, verdict, seed, f, unusable)
+    return found
 
 
-def _budget_left(
+def budget_left(
     f: int, usable: Mask, unusable: Mapping[int, str], on_excess: str
 ) -> tuple[int, tuple[str, ...]]:
     """How many of the usable rows may still be corrupt: each unusable one has used up one of the f."""
@@ -101,7 +153,8 @@ def _prior(row_weights: Any, cap: float, n: int) -> Array:
     return np.where(sane, np.minimum(claimed, cap * typical), 0.0) / typical
 
 
-def _checked_seed(seed: int) -> int:
+def checked_seed(seed: int) -> int:
+    """The seed, if it is a whole number from 0."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise BadFraction(f"seed={seed!r}; give a non-negative integer, or None for fresh coins.")
     return int(seed)

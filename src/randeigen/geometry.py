@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ class Gram:
     unit: float = 1.0
     precision: float = 0.0  # rounding of an entry, relative to the two rows' lengths
     distortion: float = 0.0
+    partial: ClassVar[bool] = False
 
     @property
     def n(self) -> int:
@@ -45,6 +47,10 @@ class Gram:
     def distances(self) -> Array:
         """(n, n) squared distances."""
         return _apart(self.reach(), self.table[:-1, :-1])
+
+    def distances_from(self, row: int) -> Array:
+        """(n,) squared distances from one row."""
+        return np.asarray(self.distances()[row])
 
     def lengths(self) -> Array:
         """(n,) squared distances from the caller's origin."""
@@ -96,6 +102,7 @@ class Points:
     unit: float = 1.0
     precision: float = 0.0
     distortion: float = 0.0
+    partial: ClassVar[bool] = False
 
     @property
     def n(self) -> int:
@@ -120,6 +127,10 @@ class Points:
     def distances(self) -> Array:
         """(n, n) squared distances."""
         return _apart(self.reach(), self.points @ self.points.T)
+
+    def distances_from(self, row: int) -> Array:
+        """(n,) squared distances from one row."""
+        return np.asarray(self.distances()[row])
 
     def lengths(self) -> Array:
         """(n,) squared distances from the caller's origin."""

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from randeigen.blocks import bordered, doubled, host, median_of_columns, middle, pieces
+from randeigen.blocks import bordered, doubled, host, median_of_columns, middle, parts, pieces
+from randeigen.threads import each
 from randeigen.types import Array, Block, Mask
 
-FEW = 64  # rows, up to which that outweighs torch's better use of threads
+Pivot: TypeAlias = tuple[int, int, int]  # three rows, whose middle it is
 
 
-def products(block: Block, pivot_rows: tuple[int, int, int] | None = None) -> Array:
+def products(block: Block, pivot_rows: Pivot | None = None) -> Array:
     """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given."""
     if _on_gpu(block):
         from randeigen import cuda
 
         return cuda.products(block, pivot_rows)
-    if not isinstance(block, np.ndarray) and block.shape[0] <= FEW:
-        block = block.numpy()  # the same memory: numpy's product of a table with itself does half the work
+    inner, to_origin, origin = np.zeros((block.shape[0], block.shape[0])), np.zeros(block.shape[0]), 0.0
+    for table, edge, corner in each(lambda part: _products(part, pivot_rows), parts(block)):
+        inner += table
+        to_origin += edge
+        origin += corner
+    return bordered(inner, to_origin, origin)
+
+
+def _products(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any]:
+    """What each part of the columns adds to the table, to its border and to its corner."""
     if pivot_rows is None:
-        return bordered(host(block @ block.T), 0.0, 0.0)
-    table = np.zeros((block.shape[0] + 1, block.shape[0] + 1))
-    for piece in pieces(block):
-        pivot = middle(*(piece[i] for i in pivot_rows))
-        shifted = piece - pivot
-        table += bordered(host(shifted @ shifted.T), host(shifted @ -pivot), host(pivot @ pivot))
-    return table
+        return part @ part.T, 0.0, 0.0  # of a table with itself numpy does only half the work
+    pivot = middle(*(part[i] for i in pivot_rows))
+    shifted = part - pivot
+    return shifted @ shifted.T, shifted @ -pivot, pivot @ pivot
 
 
-def exact_lines(block: Block, index: list[int], pivot_rows: tuple[int, int, int] | None = None) -> Array:
+def exact_lines(block: Block, index: list[int], pivot_rows: Pivot | None = None) -> Array:
     """(m, n+1) the lines of `products` for a few rows, in float64: for rows whose squares overflow."""
     lines: Any = 0.0
     for piece in pieces(block):

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.blocks import host, middle, pieces
+from randeigen.blocks import at_hand, host, middle, pieces
 from randeigen.errors import BadRows
 from randeigen.geometry import Gram, Points
 from randeigen.kernels import careful_products, exact_lines, products, scale_exponent
@@ -40,7 +40,7 @@ def measure(
     tally = _choose(rows, kind, seed)
     with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
         for columns, block in rows.blocks():
-            tally.add(columns, block)
+            tally.add(columns, at_hand(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
         dead = tally.dead.copy()  # before the table is finished: there their lines are zero
@@ -130,7 +130,7 @@ class GramTally:
     def _is_far(self, table: Array) -> bool:
         squares = np.where(self.dead, math.nan, table.diagonal()[:-1])
         i, j = self.pairs
-        return _offset(squares, squares[i] + squares[j] - 2 * table[i, j])
+        return is_offset(squares, squares[i] + squares[j] - 2 * table[i, j])
 
     def _is_sound(self, table: Array, block: Block) -> bool:
         """Whether squaring lost nothing: no row overflowed, and the typical row did not vanish."""
@@ -197,7 +197,7 @@ class PointsTally:
     def _is_far(self, block: Block) -> bool:
         i, j = _pairs(block.shape[0], self.rng)
         apart = block[i] - block[j]
-        return _offset(host((block * block).sum(1)), host((apart * apart).sum(1)))
+        return is_offset(host((block * block).sum(1)), host((apart * apart).sum(1)))
 
 
 def _pairs(n: int, rng: np.random.Generator) -> tuple[Index, Index]:
@@ -206,7 +206,7 @@ def _pairs(n: int, rng: np.random.Generator) -> tuple[Index, Index]:
     return order, np.roll(order, 1)
 
 
-def _offset(squares: Array, apart: Array) -> bool:
+def is_offset(squares: Array, apart: Array) -> bool:
     """Whether the rows stand far from the origin beside their mutual distances.
 
     The median and the lower quartile are set by honest rows: fewer than half are corrupt, so fewer than

@@ -76,6 +76,10 @@ class Geometry(Protocol):
     def distortion(self) -> float:
         """0 if exact; else the variance along a fixed direction is known to 1 ± this."""
 
+    @property
+    def partial(self) -> bool:
+        """Whether no more was measured than the rule `needs`: enough to answer, not to certify."""
+
     def widest(self, weights: Array) -> Spread:
         """The widest direction of the cloud under these (unnormalised) weights."""
 
@@ -84,6 +88,9 @@ class Geometry(Protocol):
 
     def distances(self) -> Array:
         """(n, n) squared distances, never negative."""
+
+    def distances_from(self, row: int) -> Array:
+        """(n,) squared distances from one row."""
 
     def reach(self) -> Array:
         """(n,) squared distances from a point near the rows: how far out each is, to a factor."""

@@ -105,6 +105,8 @@ class ChunkedHIDRA:
 
     `sigma` is what the defence takes for the honest variance of a chunk: the task's, unless given. With
     `adaptive` it is each chunk's own widest honest variance. `partial`: mu from the liars' own rows alone.
+    `tensors=False` cuts the whole row instead of every tensor, as `ChunkedFiltering` does: in a model of few
+    thousand numbers the two differ, and only what fits the defence's own chunks stays below its threshold.
     """
 
     F: float = PUBLISHED_HIDRA
@@ -112,6 +114,7 @@ class ChunkedHIDRA:
     partial: bool = False
     adaptive: bool = False
     chunk: int = 1000
+    tensors: bool = True
 
     @property
     def sees(self) -> tuple[str, ...]:
@@ -124,16 +127,17 @@ class ChunkedHIDRA:
 
         rows = sight.own if self.partial else torch.cat([sight.honest, sight.own])
         mean = rows.mean(0, keepdim=True)
-        chunks = self._chunks(mean, sight.sizes)[:, 0]
+        sizes = sight.sizes if self.tensors else (sum(sight.sizes),)
+        chunks = self._chunks(mean, sizes)[:, 0]
         allowed = chunks.new_tensor(self.sigma or sight.sigma)
         if self.adaptive:
-            apart = self._chunks(rows - mean, sight.sizes)
+            apart = self._chunks(rows - mean, sizes)
             inner = (apart @ apart.transpose(1, 2) / len(rows)).double()
             allowed = torch.linalg.eigvalsh(inner)[:, -1:].clamp(min=0).to(rows.dtype)
         c = (self.F * allowed / (sight.eps**2 + (1 - sight.eps) ** 2 * sight.eps)) ** 0.5
         lengths = (chunks * chunks).sum(1, keepdim=True) ** 0.5
         against = c * chunks / lengths.clamp(min=TINY)  # a chunk of zeros is left alone
-        return (mean[0] - self._joined(against, sight.sizes)).expand(sight.m, -1)
+        return (mean[0] - self._joined(against, sizes)).expand(sight.m, -1)
 
     def _chunks(self, rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """(chunks, rows, chunk): every tensor cut from its start, the last piece padded with zeros."""

@@ -13,6 +13,7 @@ from randeigen.cli.bench import bench
 from randeigen.cli.replay import replay
 from randeigen.cli.rules import rules
 from randeigen.cli.simulate import simulate
+from randeigen.cli.train import train
 
 HELP = """Average files of which some senders may have lied, and know how far off the answer can be.
 
@@ -23,6 +24,7 @@ Examples:
   randeigen replay audit.json
   randeigen bench --n 100 --d 262144
   randeigen simulate --attack hidra --rule mean --rule randeigen
+  randeigen train --task mnist --attack subpopulation --eps 0.05
   randeigen rules
 
 \b
@@ -65,4 +67,5 @@ app.command(short_help="Confirm a recorded verdict.")(replay)
 app.command(short_help="How many plain means does robustness cost here?")(bench)
 app.command(short_help="Every rule: what it is, and how it does.")(rules)
 app.command(short_help="Watch a federation train under attack.")(simulate)
+app.command(short_help="Watch a model train on poisoned data.")(train)
 app.command(short_help="List the attacks of the laboratory.")(attacks)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich import box
 from rich.table import Table
 
 from randeigen import report
 from randeigen.cli import attacks
-from randeigen.cli.choose import build, made
+from randeigen.cli.choose import build, made, parameters
 from randeigen.cli.show import console, tell
-from randeigen.cli.told import BadCall, say, told
+from randeigen.cli.told import INTERRUPTED, BadCall, say, told
+from randeigen.rules import RULES
+from randeigen.types import Rule
 
 if TYPE_CHECKING:
     from randeigen.learn import Look, Moment, Record, Spec
@@ -42,7 +46,8 @@ def simulate(
         str, typer.Option(help="As `randeigen attacks` lists them, or none; mra:boost=5.")
     ] = "hidra",
     rule: Annotated[
-        list[str] | None, typer.Option(help="Rule, as in `aggregate --rule`; repeat it to compare.")
+        list[str] | None,
+        typer.Option(help="Rule, as in `aggregate --rule`; repeat it to compare. Without: mean, randeigen."),
     ] = None,
     eps: Annotated[float, typer.Option(help="Fraction of clients that lie.")] = 0.2,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 30,
@@ -69,23 +74,24 @@ def simulate(
 ) -> None:
     """Train a federation of which a fraction lies, once for each rule, and see who holds.
 
-    DIR gets one JSON record per rule, pictures of accuracy, attack success and the weight given to attackers
-    over the rounds, and of the clients in the plane of their two widest directions. A run that was
-    interrupted goes on where it stopped; one that is finished is not run again.
+    DIR gets one JSON record per rule and report.html, a page that needs no network and no other file:
+    accuracy, attack success and the weight given to attackers over the rounds, the clients in the plane of
+    their two widest directions, and what a backdoor stamps on images. The same pictures lie beside it. A run
+    that was interrupted goes on where it stopped; one that is finished is not run again.
 
     \b
     Examples:
       randeigen simulate --attack hidra --rule mean --rule randeigen --out hidra
       randeigen simulate --attack dba --rule mean --rule randeigen --partition dirichlet --alpha 0.3
-      randeigen simulate --task mnist --attack mra:boost=5 --clients 100 --rounds 100 --device cuda
+      randeigen simulate --attack hidra:tensors=false --rule chunked-filtering --rule randeigen
+      randeigen simulate --task mnist --attack mra:boost=5,share=0.3 --clients 100 --rounds 100 --device cuda
 
     \b
     Exit codes:
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with told():
-        from randeigen.experiments.pictures import draw_runs, draw_triggers
-        from randeigen.learn import SERVERS, TASKS, Laboratory, Spec, run
+        from randeigen.learn import SERVERS, TASKS, Spec
 
         if task not in TASKS:
             raise BadCall(f"there is no task {task!r}; known are {', '.join(TASKS)}.")
@@ -107,45 +113,81 @@ def simulate(
             calm=calm,
             server=server,
         )
-        rules = {
-            name: build(name, eps if feared is None else feared, None)
-            for name in rule or ["mean", "randeigen"]
-        }
         values: dict[str, Any] = {"attack": attacks.build(attack), "server": made(server, SERVERS, "server")}
-        settled, folder = asked.settled(TASKS[task]()), Path(out)
+        values["device"] = device
+        chosen = TASKS[task]()
+        names = dict.fromkeys(_with_sigma(name, chosen.sigma) for name in rule or ["mean", "randeigen"])
+        rules = {name: build(name, eps if feared is None else feared, None) for name in names}
+        if values["attack"] is not None and int(eps * clients + 1e-9) == 0:
+            say(f"Note: {eps:g} of {clients} clients is nobody, so nobody lies; give more of either.")
+        folder, spec = Path(out), asked.settled(chosen)
         folder.mkdir(parents=True, exist_ok=True)
-        records = []
-        for name, value in rules.items():
-            spec = replace(settled, rule=name)
-            record = None if fresh else _finished(folder, spec)
-            if record is None:
-                saved = folder / f"{_stem(spec)}.checkpoint.npz"
-                if fresh:
-                    saved.unlink(missing_ok=True)
-                record = run(
-                    spec,
-                    rule=value,
-                    **values,
-                    device=device,
-                    checkpoint=saved,
-                    progress=_live(spec),
-                    look=_portrait(folder, spec),
-                )
-                record.write(folder / f"{_stem(spec)}.json")
-                saved.unlink(missing_ok=True)
-            else:
-                say(f"{name}: already there, {folder / _stem(spec)}.json (--fresh runs it again)")
-            records.append(record)
-        pictures = draw_runs(folder, records)
-        lab = Laboratory.of(settled, None, values["attack"], None, values["server"], device)
-        if pairs := lab.shown():
-            pictures.append(folder / "trigger.png")
-            draw_triggers(pictures[-1], pairs)
+        try:
+            records = [
+                _record(folder, replace(spec, rule=name), rules[name], values, fresh) for name in rules
+            ]
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # leaves the line of progress as it is
+            say("Interrupted. The same command goes on where this one stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+        page = _draw(folder, records, values)
         if as_json:
             print(json.dumps([json.loads(record.as_json()) for record in records], indent=1))
         else:
-            _show(records)
-            tell(f"Records and pictures are in {folder}: {', '.join(path.name for path in pictures)}")
+            show_records(records)
+            tell(f"Look at {page}; records and pictures lie beside it.")
+
+
+def _with_sigma(name: str, sigma: float) -> str:
+    """FILTERING and NO-REGRET must be told the honest variance; the task knows it."""
+    last = name.rpartition("+")[2]
+    rule = RULES.get(last.partition(":")[0])
+    if rule is None or not {"sigma", "chunk"} <= set(parameters(rule)) or "sigma=" in last:
+        return name
+    return f"{name}{',' if ':' in last else ':'}sigma={sigma:g}"
+
+
+def _record(folder: Path, spec: Spec, rule: Rule, values: dict[str, Any], fresh: bool) -> Record:
+    """The run, or what an earlier call left of it."""
+    from randeigen.learn import run
+
+    if not fresh and (found := _finished(folder, spec)):
+        say(f"{spec.rule}: already there, {folder / _stem(spec)}.json (--fresh runs it again)")
+        return found
+    saved = folder / f"{_stem(spec)}.checkpoint.npz"
+    if fresh:
+        saved.unlink(missing_ok=True)
+    progress, look = _live(spec), _portrait(folder, spec)
+    record = run(spec, rule=rule, **values, checkpoint=saved, progress=progress, look=look)
+    record.write(folder / f"{_stem(spec)}.json")
+    saved.unlink(missing_ok=True)
+    return record
+
+
+def _draw(folder: Path, records: list[Record], values: dict[str, Any]) -> Path:
+    """All pictures of these runs, and the page that holds them."""
+    from randeigen.experiments.gallery import draw_triggers, shown
+    from randeigen.experiments.page import Part, told_of, write_page
+    from randeigen.experiments.pictures import draw_runs
+    from randeigen.learn import Laboratory
+
+    spec = records[0].spec
+    pictures = draw_runs(folder, records)
+    trigger = folder / "trigger.png"
+    if columns := shown(Laboratory.of(replace(spec, rule="mean"), task=None, rule=None, **values)):
+        draw_triggers(trigger, {spec.attack: columns})
+        pictures.append(trigger)
+    else:
+        trigger.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
+    portraits = [folder / f"clients-{_stem(record.spec)}.png" for record in records]
+    pictures += [portrait for portrait in portraits if portrait.exists()]
+    parts = [Part("What happened", told_of(records), records, pictures)]
+    lead = f"{spec.clients} clients, {spec.rounds} rounds, seed {spec.seed}: " + " against ".join(
+        record.spec.rule for record in records
+    )
+    write_page(folder / "report.html", f"{spec.task} under {spec.attack}", [lead], parts)
+    return folder / "report.html"
 
 
 def _stem(spec: Spec) -> str:
@@ -166,59 +208,67 @@ def _finished(folder: Path, spec: Spec) -> Record | None:
 
 def _live(spec: Spec) -> Callable[[Moment], None]:
     """One line for each round on stderr; over and over the same line where a person is watching."""
-    watching, began, first = sys.stderr.isatty(), time.monotonic(), []
+    from randeigen.experiments.page import percent
+
+    watching, began, done = sys.stderr.isatty(), time.monotonic(), []
 
     def progress(moment: Moment) -> None:
-        first.append(moment.round)
-        left = (time.monotonic() - began) / len(first) * (spec.rounds - moment.round)
-        line = (
-            f"{spec.rule:>12}  round {moment.round:>3}/{spec.rounds}  accuracy {_percent(moment.accuracy)}  "
-            f"attack success {_percent(moment.asr)}  weight to liars {_percent(moment.weight_corrupt)}  "
-            f"certificate {'   --' if moment.certificate is None else f'{moment.certificate:.3g}'}"
-        )
-        last = moment.round == spec.rounds
-        if watching:
+        done.append(moment.round)
+        left = (time.monotonic() - began) / len(done) * (spec.rounds - moment.round)
+        sure = "--" if moment.certificate is None else f"{moment.certificate:.3g}"
+        weight = moment.weight_corrupt if moment.liars else None
+        kept = "--" if moment.kept is None else f"{moment.kept}"
+        if not watching:
+            rates = f"accuracy {percent(moment.accuracy):>6}  attack success {percent(moment.asr):>6}"
+            told = f"{rates}  kept {kept:>3}  weight to liars {percent(weight):>6}  certificate {sure}"
             print(
-                f"\r\x1b[K{line}  {left:.0f} s left" if not last else f"\r\x1b[K{line}",
-                end="",
-                file=sys.stderr,
+                f"{spec.rule:>12}  round {moment.round:>3}/{spec.rounds}  {told}", file=sys.stderr, flush=True
             )
-        if last or not watching:
-            print("" if watching else line, file=sys.stderr, flush=True)
+            return
+        said = [f"{spec.rule} {moment.round}/{spec.rounds}: {percent(moment.accuracy)} right"]
+        said += [f"{percent(moment.asr)} fooled"] if moment.asr is not None else []
+        said += [f"{kept} kept", f"{percent(weight)} to liars", f"certificate {sure}"]
+        last = moment.round == spec.rounds
+        said += [] if last else [f"{left:.0f} s left"]
+        # A line that is wider than the terminal could not be written over.
+        line = ", ".join(said)[: shutil.get_terminal_size().columns - 1]
+        print(f"\r\x1b[K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
 
     return progress
 
 
 def _portrait(folder: Path, spec: Spec) -> Callable[[Look], None]:
     """Draws who sent what, in the middle of the run."""
+    from randeigen.experiments.pictures import weighs
+
+    marks = "" if weighs(spec.rule) else "; marks as RandEigen would have it"
 
     def look(seen: Look) -> None:
         if seen.round != (spec.calm + spec.rounds + 1) // 2 or not bool(seen.rows.isfinite().all()):
             return
-        corrupt = [place < seen.liars for place in range(len(seen.rows))]
+        corrupt = np.arange(len(seen.rows)) < seen.liars if seen.liars else None
         report.draw_clients(
             folder / f"clients-{_stem(spec)}.png",
             seen.rows.cpu().numpy(),
             seen.result.weights,
-            corrupt=corrupt,  # type: ignore[arg-type]
-            title=f"{spec.attack} against {spec.rule}, round {seen.round}",
+            corrupt=corrupt,
+            title=f"{spec.attack} against {spec.rule}, round {seen.round}{marks}",
         )
 
     return look
 
 
-def _show(records: list[Record]) -> None:
+def show_records(records: Sequence[Record]) -> None:
+    """The end of every run, in a table on stdout."""
+    from randeigen.experiments.page import WORDS, cells
+
+    titles, lines = cells(records)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("rule", "accuracy", "attack success", "weight to liars", "certificate", "aggregation"):
-        table.add_column(title, justify="left" if title == "rule" else "right", no_wrap=True)
-    for record in records:
-        last, times = record.history[-1], sorted(moment.seconds for moment in record.history)
-        sure = "--" if last.certificate is None else f"{last.certificate:.3g}"
-        shares = (last.accuracy, last.asr, last.weight_corrupt)
-        typical = f"{1e3 * times[len(times) // 2]:.1f} ms"
-        table.add_row(record.spec.rule, *(_percent(share) for share in shares), sure, typical)
+    for title in titles:
+        if title in WORDS:
+            table.add_column(title, overflow="fold", min_width=9)
+        else:
+            table.add_column(title.replace(" ", "\n", 1), justify="right", no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
     console().print(table)
-
-
-def _percent(share: float | None) -> str:
-    return "   --" if share is None else f"{100 * share:5.1f}%"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from randeigen.errors import MissingExtra
+from randeigen import report
 from randeigen.experiments.compare import DEFAULT, told
 from randeigen.experiments.rule_pages import by_worst
-from randeigen.rows.save import replacing
 
 WORST, MEAN = "#D55E00", "#0072B2"
 SHOWN = (0.1, 10.0)  # relative bias: what the colours tell apart, blue below 1, red above
@@ -25,22 +23,15 @@ UNITS = (
 
 def draw_standings(path: str | os.PathLike[str], standings: Sequence[Mapping[str, Any]], title: str) -> None:
     """Left: mean and worst relative bias of every rule. Right: the worst under each attack."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("pictures need matplotlib: pip install 'randeigen[plot]'") from None
     ordered = by_worst(standings)
     attacks = list(ordered[0]["by_attack"])
     size = (6.5 + 0.42 * len(attacks), 2.2 + 0.3 * len(ordered))
-    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    figure = report.new_figure(size, dpi=130)
     dots, heat = figure.subplots(1, 2, width_ratios=(5, 0.45 * len(attacks)), sharey=True)
     _dots(dots, ordered)
     _heat(figure, heat, ordered, attacks)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    with replacing(path) as file:
-        file.write(drawn.getvalue())
+    report.save(figure, path)
 
 
 def _dots(axes: Any, ordered: Sequence[Mapping[str, Any]]) -> None:

@@ -63,7 +63,7 @@ def run(
     from it. The same seed gives the same record on a CPU, whether interrupted or not.
     """
     lab = Laboratory.of(spec, task, attack, rule, server, device)
-    saved = Checkpoint.read(checkpoint, lab.spec, lab.device) if checkpoint else None
+    saved = Checkpoint.read(checkpoint, lab.spec, lab.device, Moment) if checkpoint else None
     now = saved or Checkpoint(lab.scene.first, {}, ())
     with _few_threads(lab.model.d):
         for t in range(len(now.history) + 1, spec.rounds + 1):
@@ -107,7 +107,7 @@ class Laboratory:
         spec = spec.settled(task)
         if attack is None and spec.attack != "none":
             attack = _named(spec.attack, ATTACKS, "attack").make()
-        place = _device(device)
+        place = device_named(device)
         with torch.random.fork_rng(devices=[]):  # torch knows no other way to draw a model's first weights
             torch.manual_seed(int(_rng(spec, START).integers(2**63)))
             model = Stacked(task.model().to(place))
@@ -118,9 +118,9 @@ class Laboratory:
             low=task.normal(0.0),
             high=task.normal(1.0),
             classes=task.classes,
-            marked=tuple(_data(task, task.marked(), place)),
+            marked=tuple(as_data(task, task.marked(), place)),
         )
-        test = _data(task, task.test, place)
+        test = as_data(task, task.test, place)
         labels, coins = task.train[1], _rng(spec, PARTITION)
         split = (
             dirichlet(labels, spec.clients, spec.alpha, coins)
@@ -137,7 +137,7 @@ class Laboratory:
             model=model,
             scene=scene,
             shares=split,
-            train=_data(task, task.train, place),
+            train=as_data(task, task.train, place),
             test=test,
             trials=attack.trials(scene, *test) if isinstance(attack, TrainingAttack) else {},
         )
@@ -160,13 +160,16 @@ class Laboratory:
             weights, state = self.server.step(weights, result.mean, state)
             if look:
                 look(Look(t, rows, m, result))
+        # A median, say, gives no client a weight: it judges every column on its own.
+        weights_of = None if result is None or hasattr(self.rule, "merge") else result.weights
         rates = {name: self.rate(weights, *trial) for name, trial in self.trials.items()}
         moment = Moment(
             round=t,
             accuracy=self.rate(weights, *self.test),
             asr=rates.pop("asr", None),
-            weight_honest=None if result is None else float(result.weights[m:].sum()),
-            weight_corrupt=None if result is None else float(result.weights[:m].sum()),
+            weight_honest=None if weights_of is None else float(weights_of[m:].sum()),
+            weight_corrupt=None if weights_of is None else float(weights_of[:m].sum()),
+            kept=None if weights_of is None else int(np.count_nonzero(weights_of)),
             liars=m,
             certificate=None if result is None else number(result.bias_bound),
             seconds=seconds,
@@ -208,16 +211,6 @@ class Laboratory:
         )
         rows[:m] = attack.craft(sight.only(attack.sees), malice)
         return rows
-
-    def shown(self, count: int = 5) -> list[tuple[Any, Any]]:
-        """Test images as they are and as the attack shows them, where it shows any: (height, width) each."""
-        if "asr" not in self.trials:
-            return []
-        images, wanted = self.trials["asr"]
-        others = self.test.images[self.test.labels != wanted[0]]
-        before = others if len(others) == len(images) else images
-        pairs = zip(before[:count], images[:count], strict=True)
-        return [(a[0].cpu().numpy(), b[0].cpu().numpy()) for a, b in pairs]
 
     def recipe(self) -> Recipe:
         """How an honest client trains."""
@@ -263,13 +256,15 @@ def _part(eps: float, n: int) -> int:
     return int(eps * n + 1e-9)
 
 
-def _data(task: Task, part: tuple[Any, Any], device: Any) -> Data:
+def as_data(task: Task, part: tuple[Any, Any], device: Any) -> Data:
+    """Images as the model sees them, and labels, on the device."""
     images, labels = part
     normal = np.ascontiguousarray(task.normal(images), dtype=np.float32)
     return Data(torch.from_numpy(normal).to(device), torch.from_numpy(labels.astype(np.int64)).to(device))
 
 
-def _device(name: str) -> Any:
+def device_named(name: str) -> Any:
+    """A torch device that is there."""
     try:
         device = torch.device(name)
     except RuntimeError:

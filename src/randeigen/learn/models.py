@@ -27,3 +27,12 @@ def mnistnet() -> nn.Sequential:
 def small_convnet() -> nn.Sequential:
     """The paper's CNN at the size of scikit-learn's 8×8 digits (2,050)."""
     return convnet(side=8, kernel=3, channels=8, hidden=32)
+
+
+def subnet() -> nn.Sequential:
+    """The paper's net for poisoned data sets (18,224 parameters), for images of 28×28."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(4, 10, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(160, 100), nn.ReLU(), nn.Linear(100, 10)),
+    )

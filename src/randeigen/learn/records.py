@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -85,18 +85,37 @@ class Moment:
     seconds: float  # of aggregation
     more: dict[str, float] = field(default_factory=dict)  # other rates of success
     note: str = ""
+    kept: int | None = None  # clients with any part in the aggregate, where clients have one
 
 
 Watch: TypeAlias = Callable[[Moment], None]
 
 
-@dataclass(frozen=True)
-class Record:
-    """What a results file holds."""
+S = TypeVar("S")
+M = TypeVar("M", bound="Seen")
+Self = TypeVar("Self", bound="Course[Any, Any]")
 
-    spec: Spec
-    history: tuple[Moment, ...]
+
+class Seen(Protocol):
+    """What every moment of every kind of run has."""
+
+    @property
+    def accuracy(self) -> float:
+        """Correct test images."""
+
+    @property
+    def asr(self) -> float | None:
+        """Success of the attack, where it wants anything in particular."""
+
+
+@dataclass(frozen=True)
+class Course(Generic[S, M]):
+    """What a results file holds: what was asked, what happened moment by moment, what it was made with."""
+
+    spec: S
+    history: tuple[M, ...]
     versions: dict[str, str]
+    kinds: ClassVar[tuple[type[Any], type[Any]]]  # of the spec and of a moment
 
     @property
     def accuracy(self) -> float:
@@ -110,8 +129,10 @@ class Record:
 
     def as_json(self) -> str:
         """Strict JSON: what is not a number is null."""
-        found = {"spec": asdict(self.spec), "accuracy": self.accuracy, "asr": self.asr}
-        found |= {"history": [asdict(moment) for moment in self.history], "versions": self.versions}
+        spec: Any = self.spec  # a dataclass, as are moments
+        found = {"spec": asdict(spec), "accuracy": self.accuracy, "asr": self.asr}
+        history: tuple[Any, ...] = self.history
+        found |= {"history": [asdict(moment) for moment in history], "versions": self.versions}
         return json.dumps(found, indent=1, allow_nan=False)
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -119,15 +140,23 @@ class Record:
         with replacing(path) as file:
             file.write(self.as_json().encode())
 
-    @staticmethod
-    def read(path: str | os.PathLike[str]) -> Record:
+    @classmethod
+    def read(cls: type[Self], path: str | os.PathLike[str]) -> Self:
         """A record that was written."""
+        asked, seen = cls.kinds
         try:
             found = json.loads(Path(path).read_text())
-            history = tuple(Moment(**moment) for moment in found["history"])
-            return Record(Spec(**found["spec"]), history, found["versions"])
+            history = tuple(seen(**moment) for moment in found["history"])
+            return cls(asked(**found["spec"]), history, found["versions"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadRows(f"{os.fspath(path)} is not the record of a run ({error}); delete it.") from error
+
+
+@dataclass(frozen=True)
+class Record(Course[Spec, Moment]):
+    """The record of a federation."""
+
+    kinds = (Spec, Moment)
 
 
 def number(value: float) -> float | None:
@@ -144,32 +173,33 @@ def versions(device: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Generic[M]):
     """A run after some of its rounds: enough to go on as if nothing had happened."""
 
     weights: Tensor
     state: dict[str, Tensor]
-    history: tuple[Moment, ...]
+    history: tuple[M, ...]
 
-    def write(self, path: Path, spec: Spec) -> None:
+    def write(self, path: Path, spec: Any) -> None:
         """Arrays and JSON in one .npz file, put in place whole."""
-        told = json.dumps([asdict(spec), [asdict(moment) for moment in self.history]]).encode()
+        history: tuple[Any, ...] = self.history
+        told = json.dumps([asdict(spec), [asdict(moment) for moment in history]]).encode()
         arrays = {f"state.{name}": value.cpu().numpy() for name, value in self.state.items()}
         with replacing(path) as file:
             np.savez(file, told=np.frombuffer(told, np.uint8), weights=self.weights.cpu().numpy(), **arrays)
 
     @staticmethod
-    def read(path: Path, spec: Spec, device: Any) -> Checkpoint | None:
+    def read(path: Path, spec: Any, device: Any, seen: type[M]) -> Checkpoint[M] | None:
         """Where the same run stopped; None if there is nothing, or it is another run's."""
         if not path.is_file():
             return None
         try:
             with np.load(path, allow_pickle=False) as file:
                 asked, history = json.loads(bytes(file["told"]))
-                if {f.name for f in fields(Spec)} != set(asked) or Spec(**asked) != spec:
+                if {f.name for f in fields(spec)} != set(asked) or type(spec)(**asked) != spec:
                     return None
                 arrays = {name: torch.from_numpy(file[name]).to(device) for name in file.files[1:]}
-            moments = tuple(Moment(**moment) for moment in history)
+            moments = tuple(seen(**moment) for moment in history)
         except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
             raise BadRows(f"{path} is not the checkpoint of a run ({error}); delete it.") from error
         weights = arrays.pop("weights")

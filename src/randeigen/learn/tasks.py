@@ -88,8 +88,8 @@ def digits() -> Task:
         mean=0.3055,
         std=0.3761,
         batch=10,
-        rate=0.1,
-        sigma=3e-2,
+        rate=0.2,
+        sigma=0.25,
     )
 
 

@@ -57,6 +57,7 @@ class Files:
         self._averaged = [k for k, (_, code, _) in enumerate(self._leaves) if is_float(code)]
         self._layout = Layout([self._leaves[k][2] for k in self._averaged])
         self.d: int = self._layout.d
+        self.carries = len(self._averaged) < len(self._leaves)
         self.dtypes: dict[str, str] = {name: code for name, code, _ in self._leaves}
         if not self.d:
             raise BadRows(f"{self._example()} holds no floating-point numbers; pass files of float arrays.")

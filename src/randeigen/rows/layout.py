@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.rows.arrays import copy
+from randeigen.rows.arrays import copy, in_memory
 from randeigen.types import Weights
 
 # Sums of weights carry rounding; half is reached a little early, so that ties fall to the lower value.
@@ -70,7 +70,7 @@ class Draft:
 
     def __init__(self, layout: Layout, leaves: Sequence[Any], settle: Callable[[Weights], Any]) -> None:
         self._layout = layout
-        self._flat = [leaf.reshape(-1) for leaf in leaves]
+        self._flat = [in_memory(leaf).reshape(-1) for leaf in leaves]
         self._settle = settle
 
     def write(self, columns: slice, values: Any) -> None:

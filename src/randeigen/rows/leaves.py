@@ -45,6 +45,7 @@ class Records:
         self.n: int = len(self._rows)
         self.d: int = self._layout.d
         self.lost: Mapping[int, str] = {}
+        self.carries = bool(self._carried)
         if not self.d:
             raise BadRows("rows must hold floating-point numbers, found none in row 0; pass float arrays.")
         self._dtypes = [common(row[k].dtype for row in self._rows) for k in averaged]

@@ -20,6 +20,7 @@ class TableRule:
     eps: float | None = None
     f: int | None = None
     geometry: ClassVar[str] = "auto"
+    needs: ClassVar[str] = "table"  # of the geometry, to answer: that, "lengths", a "line" of it or "nothing"
 
     def __post_init__(self) -> None:
         """Refuse what no rule can tolerate, before any row is seen."""
@@ -35,7 +36,7 @@ class TableRule:
 
     def __call__(self, rows: Any) -> Any:
         """The aggregate of `rows` alone, in their own form; `randeigen.aggregate` tells more."""
-        return engine.run(rows, self).mean
+        return engine.answer(rows, self)
 
 
 def check_corruption(name: str, eps: float | None, f: int | None) -> None:
@@ -63,6 +64,11 @@ def assumed(n: int, eps: float | None, f: int | None) -> int:
             f"give at most {(n - 1) // 2}, or more rows."
         )
     return int(f)
+
+
+def needed_by_both(first: Any, then: Any) -> str:
+    """What two stages need: of rows that the first makes nothing is known, but by the table of all."""
+    return first.needs if getattr(then, "needs", "table") == "nothing" else "table"
 
 
 def normalised(weights: Array) -> Array:

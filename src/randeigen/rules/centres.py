@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -77,8 +77,9 @@ class CenteredClipping(TableRule):
     centre is remembered between calls, ours never. τ is in the rows' units; unless given, the median
     distance from the centre of each step. Neither eps nor f enters the answer, only its certificate.
 
-    Cost: n²·d for the table, then n² a step. Breaks down at half the rows (from the middle). Each liar
-    moves the answer by up to τ/n a step: blind to lies of about the honest rows' length, sqrt(d).
+    Cost: n²·d for the table, then n² a step; n·d for one step from the origin alone. Breaks down at half the
+    rows (from the middle). Each liar moves the answer by up to τ/n a step: blind to lies of about the honest
+    rows' length, sqrt(d).
     """
 
     tau: float | None = None
@@ -99,9 +100,13 @@ class CenteredClipping(TableRule):
         check_steps(self.steps)
         if self.start not in ("middle", "origin"):
             raise BadFraction(f'start={self.start!r}; choose "middle" or "origin".')
+        if self.start == "origin" and self.steps == 1:  # how far the rows are from there is all it asks
+            object.__setattr__(self, "needs", "lengths")
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """The centre's own make-up: how much of it is which row, and how much the origin."""
+        if self.needs == "lengths":  # a single step from the origin asks for no more
+            return replace(NormClipping(f=f, limit=self.tau).weigh(geometry, f, rng), stop=Stop.ROUNDS)
         inner, share = products(geometry), normalised(geometry.prior)
         centre = start_at(self.start, geometry)
         for _ in range(self.steps):
@@ -120,15 +125,16 @@ class NormClipping(TableRule):
     Sun, Kairouz, Suresh and McMahan 2019. `limit` is in the rows' units; unless given, the median length.
     Neither eps nor f enters the answer, only its certificate.
 
-    Cost: n²·d for the table (lengths alone would do; the rest is for the certificate), then n. Breaks down
-    at half the rows. Blind to every lie of ordinary length: f of them move the answer by f·limit/n.
-    Rows must be updates, not models: lengths are measured from the origin.
+    Cost: n·d for the lengths (n²·d with the certificate), then n. Breaks down at half the rows. Blind to
+    every lie of ordinary length: f of them move the answer by f·limit/n. Rows must be updates, not models:
+    lengths are measured from the origin.
     """
 
     limit: float | None = None
+    needs: ClassVar[str] = "lengths"
     facts: ClassVar[Facts] = Facts(
         "Sun, Kairouz, Suresh, McMahan 2019",
-        "n²·d, then n",
+        "n·d (n²·d with its certificate)",
         "1/2",
         "every lie of ordinary length: f of them move the answer by f·limit/n",
     )

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from randeigen.rules._columns import Sorted, by_strips, mean_of_nearest, median, trimmed_mean
-from randeigen.rules.base import TableRule
+from randeigen.rules.base import TableRule, normalised
 from randeigen.rules.facts import Facts
 from randeigen.rules.randeigen import RandEigen
-from randeigen.types import Block, Geometry, Verdict
+from randeigen.types import Block, Geometry, Stop, Verdict
 
 LEANS = "judged column by column; the weights are RandEigen's, and the certificate leans on their mean"
 SQRT_D = "a shift of every column by less than the honest spread: the bias adds up to sqrt(d) of it"
@@ -25,8 +25,12 @@ SQRT_D = "a shift of every column by less than the honest spread: the bias adds 
 class ColumnRule(TableRule):
     """A rule that sorts each column of the usable rows and makes one number of it."""
 
+    needs: ClassVar[str] = "nothing"
+
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """RandEigen's judgement of the rows: the mean whose bias is certified."""
+        """RandEigen's judgement of the rows: the mean whose bias is certified, if it is to be."""
+        if geometry.partial:
+            return Verdict(normalised(geometry.prior), Stop.DIRECT)
         verdict = RandEigen(f=f).weigh(geometry, f, rng)
         return replace(verdict, notes=(*verdict.notes, LEANS))
 

@@ -124,20 +124,22 @@ class MoNNA(TrustingRule):
 
     Farhadkhani, Guerraoui, Gupta, Hoang, Pinot and Stephan 2023; byzfl's `idx` is `trusted`.
 
-    Cost: n²·d for the table, then n. Breaks down at half the rows. Blind to liars no further from the
-    trusted row than honest ones are (sqrt(d) honest deviations), and wholly at the mercy of that row.
+    Cost: n·d for the distances from it (n²·d with the certificate), then n. Breaks down at half the rows.
+    Blind to liars no further from the trusted row than honest ones are (sqrt(d) honest deviations), and
+    wholly at the mercy of that row.
     """
 
+    needs: ClassVar[str] = "line"
     facts: ClassVar[Facts] = Facts(
         "Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan 2023",
-        "n²·d, then n",
+        "n·d (n²·d with its certificate)",
         "1/2, if the trusted row is honest",
         "liars no further from the trusted row than honest rows are; a trusted row that lies",
     )
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """Equal weight on the nearest."""
-        kept = smallest(geometry.distances()[self.trusted], geometry.n - f)
+        kept = smallest(geometry.distances_from(self.trusted), geometry.n - f)
         return Verdict(mean_of(geometry, kept), Stop.DIRECT)
 
 

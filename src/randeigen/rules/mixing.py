@@ -12,12 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from randeigen.blocks import like
 from randeigen.errors import BadFraction
-from randeigen.rules.base import TableRule, assumed, check_corruption
+from randeigen.rules.base import TableRule, assumed, check_corruption, needed_by_both
 from randeigen.rules.facts import Facts
 from randeigen.types import Array, Block, Geometry, Rule, Verdict
 
 PIECE = 2**22  # numbers: mixed rows are made this many at a time
+LENGTHS, ORIGIN = "n·d (n²·d with a certificate)", "directions; it depends on the origin"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class PreAggregator:
     """Makes m rows of n. `pre | rule` is a rule, `pre | pre` another pre-aggregator."""
 
     one_to_one: ClassVar[bool] = True  # mixed row i stands for row i
+    needs: ClassVar[str] = "table"  # to know how to mix: that, "lengths" or "nothing"
 
     def matrix(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Array:
         """(m, n+1) each mixed row as a combination of the rows and, last, the origin; lines sum to 1."""
@@ -99,14 +102,18 @@ class Bucketing(PreAggregator):
     """Random groups of `s` rows, each replaced by its mean; the last group may be smaller.
 
     Karimireddy, He, Jaggi 2022. The coins are the call's own, drawn after the rows are in. f liars spoil at
-    most f of the ⌈n/s⌉ buckets, so f must stay below half of those. Cost: n² on the table. Breakdown point
+    most f of the ⌈n/s⌉ buckets, so f must stay below half of those. Cost: the rule's own. Breakdown point
     1/(2s). Blind to nothing new, but liars hold up to s times their share of the rows among the buckets.
     """
 
     s: int = 2
     one_to_one: ClassVar[bool] = False
+    needs: ClassVar[str] = "nothing"
     facts: ClassVar[Facts] = Facts(
-        "Karimireddy et al. 2022, arXiv:2006.09365", "n²·d", "1/(2s)", "nothing new; liars hold s times more"
+        "Karimireddy et al. 2022, arXiv:2006.09365",
+        "the rule's own",
+        "1/(2s)",
+        "nothing new; liars hold s times more",
     )
 
     def __post_init__(self) -> None:
@@ -136,18 +143,13 @@ class Bucketing(PreAggregator):
 class Clipping(PreAggregator):
     """Rows longer than `c` are scaled down to it: yᵢ = xᵢ·min(1, c/‖xᵢ‖).
 
-    Static clipping, as in differentially private training. Cost: n. It knows where the origin is, so the
-    answer does not move with the rows: give updates, not models. Blind to directions: a liar of length c
-    stays as it is.
+    Static clipping, as in differentially private training. Cost: n·d for the lengths. The answer does not
+    move with the rows: give updates, not models. Blind to directions: a liar of length c stays as it is.
     """
 
     c: float = 1.0
-    facts: ClassVar[Facts] = Facts(
-        "Abadi et al. 2016, arXiv:1607.00133",
-        "n²·d",
-        "the rule's own",
-        "directions; it depends on the origin",
-    )
+    needs: ClassVar[str] = "lengths"
+    facts: ClassVar[Facts] = Facts("Abadi et al. 2016, arXiv:1607.00133", LENGTHS, "the rule's own", ORIGIN)
 
     def __post_init__(self) -> None:
         """A length."""
@@ -163,13 +165,12 @@ class Clipping(PreAggregator):
 class ARC(_Fearful):
     """Adaptive robust clipping: the ⌊2f(n−f)/n⌋ longest rows are scaled down to the longest of the others.
 
-    Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan 2024. Without eps or f it takes the rule's. Cost:
-    n·log n. Give updates, not models, as to Clipping. Breaks down at more than f rows. Blind to directions.
+    Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan 2024. Without eps or f it takes the rule's. Cost: as
+    Clipping's. Give updates, not models, as there. Breaks down at more than f rows. Blind to directions.
     """
 
-    facts: ClassVar[Facts] = Facts(
-        "Allouah et al. 2024, arXiv:2405.14432", "n²·d", "f/n < 1/2", "directions; it depends on the origin"
-    )
+    needs: ClassVar[str] = "lengths"
+    facts: ClassVar[Facts] = Facts("Allouah et al. 2024, arXiv:2405.14432", LENGTHS, "f/n < 1/2", ORIGIN)
 
     def matrix(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Array:
         """Each line a row, and the origin's share of it."""
@@ -187,6 +188,7 @@ class Chain(PreAggregator):
     def __post_init__(self) -> None:
         """Rows stay in place if both stages leave them there."""
         object.__setattr__(self, "one_to_one", self.first.one_to_one and self.then.one_to_one)
+        object.__setattr__(self, "needs", needed_by_both(self.first, self.then))
 
     def budget(self, n: int) -> int:
         """The more fearful stage speaks for both."""
@@ -228,6 +230,7 @@ class Mixed(TableRule):
     def __post_init__(self) -> None:
         """The parts have been checked; the geometry is the one the rule is defined on."""
         object.__setattr__(self, "geometry", self.rule.geometry)
+        object.__setattr__(self, "needs", needed_by_both(self.pre, self.rule))
 
     def budget(self, n: int) -> int:
         """The more fearful part speaks for both; refused where so many could be half of the mixed rows."""
@@ -272,7 +275,7 @@ class MixedColumns(Mixed):
         """(b,) the rule's answer on the mixed columns."""
         assert isinstance(verdict, MixedVerdict)
         rule: Any = self.rule
-        mixing, answer = _like(verdict.matrix[:, :-1], block), _like(np.zeros(block.shape[1]), block)
+        mixing, answer = like(verdict.matrix[:, :-1], block), like(np.zeros(block.shape[1]), block)
         step = max(PIECE // block.shape[0] // self.chunk, 1) * self.chunk
         for at in range(0, block.shape[1], step):
             piece = mixing @ block[:, at : at + step]
@@ -292,7 +295,3 @@ def _shortened(lengths: Array, most: float) -> Array:
     """Lines that scale rows longer than `most` down to it; what they lose goes to the origin."""
     factor = np.where(lengths > most, most / np.where(lengths > most, lengths, 1.0), 1.0)
     return np.hstack((np.diag(factor), 1 - factor[:, None]))
-
-
-def _like(values: Array, block: Block) -> Any:
-    return values.astype(block.dtype) if isinstance(block, np.ndarray) else block.new_tensor(values)

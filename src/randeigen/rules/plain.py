@@ -16,9 +16,10 @@ from randeigen.types import Geometry, Stop, Verdict
 class Mean(TableRule):
     """Every row counts the same, liars included. With eps or f its certificate says what that risks.
 
-    Cost: one reading would do; the other is for the certificate. Breakdown point 0: one row moves it at will.
+    Cost: one reading; the certificate's is another. Breakdown point 0: one row moves it at will.
     """
 
+    needs: ClassVar[str] = "nothing"
     facts: ClassVar[Facts] = Facts(
         paper="no defence",
         cost="n·d (n²·d with its certificate)",

@@ -1,0 +1,257 @@
+"""A robust training step costs at most 3 plain steps and 2 times their memory.
+
+    python benchmarks/robust_step_costs.py [--device cuda] [--only cnn] [--out results/robust-step-cpu.json]
+
+Three nets: the paper's CNN at batch 128, a ResNet-18 with GroupNorm at batch 64 (32×32 images), a 6-layer
+encoder of BERT's size at batch 32 (128 tokens). Beside the plain step and `randeigen.torch.backward` stand
+TorchJD's autogram (table, then a weighted backward pass) and the full matrix of per-example gradients
+(torch.func), where they fit. Every measurement has a process of its own. Memory is the step's own: the peak
+beyond model and data. Exits 1 if the claim does not hold. Run it with nothing else running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import randeigen.torch
+from randeigen import bench
+from randeigen.learn.models import convnet
+
+TIME_LIMIT, MEMORY_LIMIT = 3.0, 2.0
+SEED = 0
+METHODS = ("plain", "robust", "autogram", "full matrix")
+
+
+class Block(nn.Module):
+    """ResNet's basic block, with GroupNorm."""
+
+    def __init__(self, wide: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.one, self.norm_one = nn.Conv2d(wide, out, 3, stride, 1, bias=False), nn.GroupNorm(32, out)
+        self.two, self.norm_two = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.GroupNorm(32, out)
+        self.skip: nn.Module = nn.Identity()
+        if stride != 1 or wide != out:
+            self.skip = nn.Sequential(nn.Conv2d(wide, out, 1, stride, bias=False), nn.GroupNorm(32, out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.norm_one(self.one(x)).relu()
+        return (self.norm_two(self.two(inner)) + self.skip(x)).relu()
+
+
+def resnet() -> nn.Module:
+    """ResNet-18 as it is used on 32×32 images, with GroupNorm in place of BatchNorm."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.GroupNorm(32, 64), nn.ReLU()]
+    wide = 64
+    for out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(wide, out, stride), Block(out, out, 1)]
+        wide = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+class Encoder(nn.Module):
+    """Six layers of BERT's size with a two-way head. No dropout: the full matrix could not follow it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(30522, 768), nn.Embedding(512, 768)
+        self.norm = nn.LayerNorm(768)
+        one = nn.TransformerEncoderLayer(768, 12, 3072, 0.0, "gelu", batch_first=True)
+        self.layers = nn.TransformerEncoder(one, 6, enable_nested_tensor=False)
+        self.head = nn.Linear(768, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device).expand_as(x)
+        return self.head(self.layers(self.norm(self.tokens(x) + self.places(places)))[:, 0])
+
+
+def make(net: str, device: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """The model, a batch and its labels."""
+    torch.manual_seed(SEED)
+    if net == "cnn":
+        model, x, classes = convnet(), torch.randn(128, 1, 28, 28), 10
+    elif net == "resnet":
+        model, x, classes = resnet(), torch.randn(64, 3, 32, 32), 10
+    else:
+        model, x, classes = Encoder(), torch.randint(30522, (32, 128)), 2
+    y = torch.randint(classes, (x.shape[0],))
+    return model.to(device), x.to(device), y.to(device)
+
+
+NETS = ("cnn", "resnet", "encoder")
+
+
+def step(method: str, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Any]:
+    """One training step up to the filled `.grad`."""
+    criterion = nn.CrossEntropyLoss(reduction="none")
+    judge = randeigen.RandEigen(0.05)
+
+    def weigh(table: Tensor) -> Tensor:
+        labels = randeigen.torch.judge.as_groups(None, len(table))
+        verdict = randeigen.torch.judge.judge(table.double().cpu().numpy(), judge, labels)
+        return torch.as_tensor(verdict.weights).to(table)
+
+    def plain() -> None:
+        model.zero_grad()
+        criterion(model(x), y).mean().backward()
+
+    def robust() -> Any:
+        model.zero_grad()
+        return randeigen.torch.backward(criterion(model(x), y), model, rule=judge)
+
+    if method == "autogram":
+        from torchjd.autogram import Engine
+
+        engine = Engine(model, batch_dim=0)
+
+        def autogram() -> None:
+            model.zero_grad()
+            losses = criterion(model(x), y)
+            losses.backward(weigh(engine.compute_gramian(losses)))
+
+        return autogram
+
+    def full() -> None:
+        model.zero_grad()
+        parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+        def loss(parameters: Any, x: Tensor, y: Tensor) -> Tensor:
+            out = torch.func.functional_call(model, parameters, (x[None],))
+            return criterion(out, y[None])[0]
+
+        rows = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, y)
+        table = sum(rows[name].flatten(1) @ rows[name].flatten(1).T for name in rows)
+        weights = weigh(table)
+        for name, p in model.named_parameters():
+            p.grad = torch.tensordot(weights, rows[name], 1)
+
+    return {"plain": plain, "robust": robust, "full matrix": full}[method]
+
+
+def measure(net: str, method: str, device: str, what: str, budget: float) -> dict[str, float]:
+    """The step's peak memory; or its time, in turns with a plain step, so that both meet the same machine."""
+    model, x, y = make(net, device)
+    run = step(method, model, x, y)
+
+    def once(run: Callable[[], Any]) -> tuple[float, float]:
+        start, cpu = time.perf_counter(), time.process_time()
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start, time.process_time() - cpu
+
+    once(run)
+    if what == "memory":
+        model.zero_grad()
+        gc.collect()
+        if device == "cpu":
+            ctypes.CDLL(None).malloc_trim(0)
+        with bench.Peak(device) as peak:
+            once(run)
+        return {"mb": peak.bytes / 1e6}
+    plain = step("plain", *make(net, device))
+    once(plain)
+    pairs = [(once(plain), once(run))]
+    while len(pairs) < 20 and sum(a[0] + b[0] for a, b in pairs) < budget:
+        pairs.append((once(plain), once(run)))
+    return {
+        "plain_steps": statistics.median(b[0] / a[0] for a, b in pairs),
+        "plain_steps_of_cpu_time": statistics.median(b[1] / a[1] for a, b in pairs),
+        "seconds": statistics.median(b[0] for _, b in pairs),
+        "best_seconds": min(b[0] for _, b in pairs),
+        "repeats": len(pairs),
+    }
+
+
+def in_its_own_process(net: str, method: str, device: str, what: str, budget: float) -> dict[str, Any]:
+    """The same, elsewhere. Large blocks go back to the system when freed, so that the peak is this step's."""
+    command = [sys.executable, __file__, "--device", device, "--one", net, method, what, str(budget)]
+    small = {"MALLOC_MMAP_THRESHOLD_": "131072"} if what == "memory" else {}
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **small})
+    if done.returncode:
+        reason = (done.stderr.strip() or f"ended with {done.returncode}").splitlines()[-1]
+        return {"error": reason[:200]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def fits(net: str, device: str) -> bool:
+    """Whether n·d numbers and as many again find room."""
+    model, x, _ = make(net, "cpu")
+    needed = 2.5 * 4 * x.shape[0] * sum(p.numel() for p in model.parameters())
+    if device == "cuda":
+        return needed < torch.cuda.mem_get_info()[0]
+    return needed < os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--only", choices=NETS, action="append")
+    parser.add_argument("--methods", choices=METHODS, nargs="+", default=METHODS)
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of steps per measurement")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        net, method, what, budget = options.one
+        print(json.dumps(measure(net, method, options.device, what, float(budget))))
+        return 0
+    found: dict[str, Any] = {}
+    for net in options.only or NETS:
+        found[net] = {}
+        for method in options.methods:
+            print(f"  {net}: {method}", file=sys.stderr, flush=True)
+            if method == "full matrix" and not fits(net, options.device):
+                found[net][method] = {"error": "n·d numbers do not fit this machine's memory"}
+                continue
+            one = [
+                in_its_own_process(net, method, options.device, w, options.budget) for w in ("time", "memory")
+            ]
+            found[net][method] = {**one[0], **one[1]}
+        tell(net, found[net])
+    kept = all(holds(methods) for methods in found.values())
+    if options.out:
+        record = {"nets": found, "seed": SEED, "limits": [TIME_LIMIT, MEMORY_LIMIT], "held": kept}
+        options.out.write_text(json.dumps({**record, "made_with": bench.versions()}, indent=1))
+    return 0 if kept else 1
+
+
+def tell(net: str, methods: dict[str, Any]) -> None:
+    plain = methods.get("plain", {})
+    for method, values in methods.items():
+        if "error" in values:
+            print(f"{net:>8} {method:>12}: {values['error']}")
+            continue
+        print(
+            f"{net:>8} {method:>12}: {1e3 * values['seconds']:9.1f} ms "
+            f"(best {1e3 * values['best_seconds']:.1f}), {values['mb']:8.1f} MB: "
+            f"{values['plain_steps']:5.2f} plain steps "
+            f"({values['plain_steps_of_cpu_time']:.2f} of their CPU time), "
+            f"{values['mb'] / plain['mb']:5.2f} times their memory",
+            flush=True,
+        )
+
+
+def holds(methods: dict[str, Any]) -> bool:
+    plain, robust = methods["plain"], methods["robust"]
+    return bool(robust["plain_steps"] <= TIME_LIMIT and robust["mb"] <= MEMORY_LIMIT * plain["mb"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

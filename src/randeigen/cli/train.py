@@ -1,0 +1,223 @@
+"""`randeigen train`: watch a model learn from a poisoned data set, defence beside defence."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from randeigen.cli.choose import made
+from randeigen.cli.show import console, tell
+from randeigen.cli.told import INTERRUPTED, say, told
+
+if TYPE_CHECKING:
+    from randeigen.attacks.poisons import Poisoner
+    from randeigen.learn.centralized import Epoch, Projection, TrainRecord
+    from randeigen.learn.poisoned import TrainSpec, Workshop
+
+TITLES = ("defence", "accuracy", "attack success", "honest weight", "poison weight", "AUC", "an epoch")
+
+
+def train(
+    task: Annotated[str, typer.Option(help="mnist, fashion-mnist or digits.")] = "digits",
+    attack: Annotated[
+        str,
+        typer.Option(
+            help="subpopulation, matching, trigger, label-flip or none; with parameters: "
+            "subpopulation:alpha=2,cluster=3, matching:ball=64,target=1, trigger:share=0.02."
+        ),
+    ] = "subpopulation",
+    eps: Annotated[
+        float, typer.Option(help="Of the data that may be poison: attacks keep to it, defences fear it.")
+    ] = 0.05,
+    defence: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="none, suspects, backward, or clean (the same without the poison); repeat it to compare."
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; 8, or 20 for digits.")] = None,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where records and pictures go.")] = "training",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run on a CPU.")] = 0,
+    start: Annotated[
+        str, typer.Option(help="scratch, or pretrained: on a fifth of the images, known to be clean.")
+    ] = "scratch",
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch; 128, or fewer for digits.")] = None,
+    rate: Annotated[float, typer.Option(help="Step size; a tenth of it in the last quarter.")] = 0.1,
+    device: Annotated[str, typer.Option(help="cpu, or cuda where torch has one.")] = "cpu",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what an earlier run left in DIR.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The records on stdout instead of a table.")
+    ] = False,
+) -> None:
+    """Train on data of which a fraction is poison, once for each defence, and see which holds.
+
+    Half of the images are the victim's, half the attacker's to study. `suspects` judges the training set
+    class by class after every epoch and leaves out the most suspicious; it is the defence from scratch.
+    `backward` filters every batch; it is for a model that already works: --start pretrained.
+
+    DIR gets one JSON record per defence, pictures of accuracy, attack success and the weight of poison over
+    the epochs, and for each defence a histogram of clean and poisoned gradients on their widest direction. A
+    run that was interrupted goes on where it stopped; one that is finished is not run again.
+
+    \b
+    Examples:
+      randeigen train --task mnist --attack subpopulation --eps 0.05
+      randeigen train --task mnist --start pretrained --defence none --defence backward --epochs 5
+      randeigen train --attack trigger:share=0.03 --defence none --defence suspects --out trigger
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
+    """
+    with told():
+        from randeigen.experiments.poison_pictures import draw_training
+        from randeigen.learn.poisoned import POISONS, TrainSpec, task_named
+
+        poisoner = made(attack, POISONS, "attack")
+        names = dict.fromkeys(defence or ["none", "suspects"])
+        specs = [TrainSpec(task, attack, name, eps, epochs, seed, start, batch, rate) for name in names]
+        specs = [spec.settled(task_named(task)) for spec in specs]
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            shop = cache(lambda: _prepared(specs[0], poisoner, device))  # made only if something is to run
+            records = [_record(folder, spec, shop, fresh) for spec in specs]
+        except KeyboardInterrupt:
+            say("\nInterrupted. The same command goes on where this one stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+        pictures = draw_training(folder, records)
+        pictures += sorted(folder.glob("gradients-*.png"))
+        if as_json:
+            print(json.dumps([json.loads(record.as_json()) for record in records], indent=1))
+        else:
+            _show(records)
+            tell(f"Records and pictures are in {folder}: {', '.join(path.name for path in pictures)}")
+
+
+def _prepared(spec: TrainSpec, attack: Poisoner, device: str) -> Workshop:
+    from randeigen.learn.poisoned import prepare
+
+    say("Preparing: a model is trained on clean images, and the attacker makes the poison.")
+    live = Live("preparing", 0)
+    shop = prepare(spec, attack=attack, device=device, progress=live.within)
+    live.clear()
+    many, all_of = int(shop.train.poison.sum()), len(shop.train.labels)
+    say(f"{many:,} of {all_of:,} examples are poison ({many / all_of:.1%}).")
+    return shop
+
+
+def _record(folder: Path, spec: TrainSpec, shop: Callable[[], Workshop], fresh: bool) -> TrainRecord:
+    """The run, or what an earlier call left of it."""
+    from randeigen.learn import centralized
+
+    path = folder / f"{_stem(spec)}.json"
+    if not fresh and (found := _finished(path, spec)):
+        say(f"{spec.defence}: already there, {path} (--fresh runs it again)")
+        return found
+    saved = path.with_suffix(".checkpoint.npz")
+    if fresh:
+        saved.unlink(missing_ok=True)
+    ready, live = shop(), Live(spec.defence, spec.epochs or 0)
+    look = _histogram(folder, spec)
+    record = centralized.train(
+        spec, ready, checkpoint=saved, progress=live.epoch, within=live.within, look=look
+    )
+    record.write(path)
+    saved.unlink(missing_ok=True)
+    return record
+
+
+def _stem(spec: TrainSpec) -> str:
+    """The name of a run's files."""
+    parts = f"{spec.task}-{spec.attack}-{spec.start}-{spec.defence}-seed{spec.seed}"
+    return re.sub(r"[^\w.=+-]+", "_", parts)
+
+
+def _finished(path: Path, spec: TrainSpec) -> TrainRecord | None:
+    """The record of this very run, if it is there."""
+    from randeigen.errors import BadRows
+    from randeigen.learn.centralized import TrainRecord
+
+    with suppress(FileNotFoundError, BadRows):
+        record = TrainRecord.read(path)
+        return record if record.spec == spec else None
+    return None
+
+
+class Live:
+    """One line for each epoch on stderr; where a person is watching, also how far the next one has got."""
+
+    def __init__(self, name: str, epochs: int) -> None:
+        self.name, self.epochs, self.done = name, epochs, 0
+        self.watching, self.began = sys.stderr.isatty(), time.monotonic()
+        self.spoke = 0.0
+
+    def within(self, stage: str, done: int, total: int) -> None:
+        """Written over and over, a few times a second."""
+        if not self.watching or time.monotonic() - self.spoke < 0.1:
+            return
+        self.spoke = time.monotonic()
+        epoch = f" {self.done + 1}/{self.epochs}" if self.epochs else ""
+        self._write(f"{self.name}{epoch}: {stage} {done / total:.0%}")
+
+    def epoch(self, seen: Epoch) -> None:
+        """The line that stays."""
+        self.done = seen.epoch
+        line = (
+            f"{self.name:>8}  epoch {seen.epoch:>2}/{self.epochs}  accuracy {_percent(seen.accuracy):>6}  "
+            f"attack success {_percent(seen.asr):>6}  weight of poison {_percent(seen.weight_poison):>6}, "
+            f"of honest {_percent(seen.weight_honest):>6}  AUC {_number(seen.auc)}"
+        )
+        self.clear()
+        print(line, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave no half-written line behind."""
+        if self.watching:
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        # A line that is wider than the terminal could not be written over.
+        line = line[: shutil.get_terminal_size().columns - 1]
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _histogram(folder: Path, spec: TrainSpec) -> Callable[[Projection], None]:
+    """Draws where clean and poisoned gradients stand, in the middle of the run."""
+    from randeigen.experiments.poison_pictures import draw_projection
+
+    return lambda seen: draw_projection(folder / f"gradients-{_stem(spec)}.png", seen, spec)
+
+
+def _show(records: Sequence[TrainRecord]) -> None:
+    """The end of every run, in a table on stdout."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in TITLES:
+        side = "left" if title == "defence" else "right"
+        table.add_column(title.replace(" ", "\n", 1), justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for record in records:
+        last, times = record.history[-1], sorted(seen.seconds for seen in record.history)
+        shares = (last.accuracy, last.asr, last.weight_honest, last.weight_poison)
+        typical = f"{times[len(times) // 2]:.1f} s"
+        table.add_row(record.spec.defence, *map(_percent, shares), _number(last.auc), typical)
+    console().print(table)
+
+
+def _percent(share: float | None) -> str:
+    return "--" if share is None else f"{100 * share:.1f}%"
+
+
+def _number(value: float | None) -> str:
+    return "--" if value is None else f"{value:.3f}"

@@ -1,0 +1,204 @@
+"""Before the first step: which images the victim, the attacker and the pretraining get, and the poison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch import nn
+
+from randeigen.attacks.matching import GradientMatching
+from randeigen.attacks.poisons import Clean, FlippedLabels, Poisoned, Poisoner, Source, Trigger
+from randeigen.attacks.subpopulation import Subpopulation
+from randeigen.attacks.training import Recipe
+from randeigen.errors import BadFraction
+from randeigen.learn.descent import Data
+from randeigen.learn.federated import as_data, device_named
+from randeigen.learn.models import subnet
+from randeigen.learn.stacked import Tensor
+from randeigen.learn.tasks import TASKS, Task
+from randeigen.types import Progress
+
+DEFENCES = ("none", "clean", "backward", "suspects")
+STARTS = ("scratch", "pretrained")
+POISONS = {
+    "none": Clean,
+    "subpopulation": Subpopulation,
+    "matching": GradientMatching,
+    "label-flip": FlippedLabels,
+    "trigger": Trigger,
+}
+TRAINED_ON = ("digits", "mnist", "fashion-mnist")
+TRUSTED = 0.2  # of the images are clean for sure, where a model is pretrained: 12,000 of MNIST's
+EPOCHS, BATCH = 8, 64  # on clean images, of surrogates and in pretraining
+FEW = 5_000  # images
+SPLIT, START, CLEANLY, MALICE, ORDER = range(5)  # what randomness is for; each has its own
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """One data set, one attack, one defence."""
+
+    task: str = "mnist"
+    attack: str = "subpopulation"
+    defence: str = "suspects"
+    eps: float = 0.05  # of the training set may be poison; the attack keeps to it, the defence fears it
+    epochs: int | None = None  # None: 8, or 20 where images are few
+    seed: int = 0
+    start: str = "scratch"
+    batch: int | None = None  # None: 128, or fewer where images are few
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        for name, value, known in (
+            ("task", self.task, TRAINED_ON),
+            ("defence", self.defence, DEFENCES),
+            ("start", self.start, STARTS),
+        ):
+            if value not in known:
+                raise BadFraction(f"there is no {name} {value!r}; choose one of {', '.join(known)}.")
+        if not 0 <= self.eps < 0.5:
+            raise BadFraction(
+                f"eps={self.eps}; give the fraction of examples that may be poison, in [0, 0.5)."
+            )
+        least = min(*(1 if value is None else value for value in (self.epochs, self.batch)), self.seed + 1)
+        if least < 1 or not self.rate > 0:
+            raise BadFraction(
+                f"epochs={self.epochs}, batch={self.batch}, rate={self.rate}, seed={self.seed}; give at "
+                "least one epoch, one image a batch, a positive rate and a seed from 0."
+            )
+
+    def settled(self, task: Task) -> TrainSpec:
+        """With nothing left to the data set."""
+        images = len(task.train[1])
+        epochs = self.epochs or (EPOCHS if images > FEW else 20)
+        return replace(self, epochs=epochs, batch=self.batch or _fitting(128, images))
+
+    def rng(self, purpose: int, t: int = 0) -> Generator:
+        """Randomness that depends on the seed, what it is for and the epoch: a resumed run draws the same."""
+        return np.random.default_rng([self.seed, purpose, t])
+
+
+class Workshop(NamedTuple):
+    """All that the defences have in common: made once, trained on by each of them."""
+
+    spec: TrainSpec  # whatever its defence
+    task: Task
+    device: Any
+    first: dict[str, Tensor]  # the model's weights before training
+    train: Poisoned
+    test: Data
+    cleanly: Callable[[], nn.Module]  # the model trained on clean images alone
+
+    def model(self) -> nn.Module:
+        """A model with the first weights."""
+        made = self.task.model().to(self.device)
+        made.load_state_dict(self.first)
+        return made
+
+    def rates(self, model: nn.Module) -> dict[str, float]:
+        """Accuracy, and success under its name."""
+        asked = {"accuracy": tuple(self.test), **self.train.trials}
+        return {name: rate(model, *trial) for name, trial in asked.items()}
+
+
+def prepare(
+    spec: TrainSpec,
+    *,
+    attack: Poisoner | None = None,
+    task: Task | None = None,
+    device: str = "cpu",
+    beside: Workshop | None = None,
+    progress: Progress | None = None,
+) -> Workshop:
+    """Split the images, pretrain if asked, and let the attacker work.
+
+    Half of the images are the victim's and half the attacker's to study; for a pretrained start a fifth is
+    put aside first, known to be clean, and the attacker knows the model trained on it. `beside` is a workshop
+    with the same seed and start: what was trained there on clean images is not trained again.
+    """
+    if attack is None:
+        if spec.attack not in POISONS:
+            raise BadFraction(f"there is no attack {spec.attack!r}; known are {', '.join(POISONS)}.")
+        attack = POISONS[spec.attack]()
+    task, place = task or task_named(spec.task), device_named(device)
+    spec = spec.settled(task)
+    images, labels = as_data(task, task.train, place)
+    order = spec.rng(SPLIT).permutation(len(labels))
+    aside = int(TRUSTED * len(order)) if spec.start == "pretrained" else 0
+    parts = order[:aside], *np.array_split(order[aside:], 2)
+    trusted, victim, auxiliary = (Data(images[places], labels[places]) for places in parts)
+    test = as_data(task, task.test, place)
+
+    @cache
+    def trained() -> nn.Module:
+        model = fresh(task, spec.rng(CLEANLY), place)
+        data = trusted if aside else auxiliary
+        recipe = Recipe(EPOCHS, _fitting(BATCH, len(data.labels)), spec.rate, drops=(0.75,))
+        fit(model, task, data, recipe, spec.rng(CLEANLY, 1), progress)
+        return model
+
+    cleanly = beside.cleanly if beside else trained
+    source = Source(
+        victim=victim,
+        auxiliary=auxiliary,
+        test=test,
+        surrogate=cleanly,
+        classes=task.classes,
+        low=task.normal(0.0),
+        high=task.normal(1.0),
+        eps=spec.eps,
+        rng=spec.rng(MALICE),
+        progress=progress,
+    )
+    train = attack.poison(source)
+    begin = cleanly() if aside else fresh(task, spec.rng(START), place)
+    first = {name: value.detach().clone() for name, value in begin.state_dict().items()}
+    return Workshop(spec, task, place, first, train, test, cleanly)
+
+
+def fresh(task: Task, rng: Generator, device: Any) -> nn.Module:
+    """A model with random weights; torch's own randomness is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**63)))
+        return task.model().to(device)
+
+
+def fit(
+    model: nn.Module, task: Task, data: Data, recipe: Recipe, rng: Generator, progress: Progress | None
+) -> None:
+    """Train on all of it, believing every label."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate)
+    for epoch, slowed in enumerate(recipe.slowed(np.arange(recipe.epochs)), 1):
+        optimizer.param_groups[0]["lr"] = recipe.rate * float(slowed)
+        order = data.labels.new_tensor(rng.permutation(len(data.labels)))
+        for places in order.split(recipe.batch):
+            optimizer.zero_grad()
+            task.loss(model(data.images[places]), data.labels[places]).mean().backward()
+            optimizer.step()
+        if progress:
+            progress("training on clean images", epoch, recipe.epochs)
+
+
+def rate(model: nn.Module, images: Tensor, labels: Tensor, chunk: int = 2048) -> float:
+    """The share of the images that get these labels."""
+    with torch.no_grad():
+        read = torch.cat([model(part).argmax(1) for part in images.split(chunk)])
+    return float((read == labels).double().mean())
+
+
+def _fitting(batch: int, images: int) -> int:
+    """A smaller batch where images are few: an epoch of ten steps teaches little."""
+    return max(1, min(batch, images // 80))
+
+
+def task_named(name: str) -> Task:
+    """The task with the paper's net for poisoned data, which is smaller than that of its federations."""
+    task = TASKS[name]()
+    return task if name == "digits" else replace(task, model=subnet)

@@ -1,0 +1,67 @@
+"""The gradients by example of one call of a layer, by its registered form or by running it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from randeigen.errors import BadRows
+from randeigen.torch.factors import Factor, Lookup, Product
+from randeigen.torch.layers import Entry, Gradients
+from randeigen.torch.places import Place, place_of, unreadable
+from randeigen.torch.record import Call
+from randeigen.torch.rerun import rerun
+
+
+def by_form(call: Call, entry: Entry, slopes: Tensor, n: int, batch: int | None) -> Gradients:
+    """As registered, with the examples in the first dimension."""
+    module, features = call.module, entry.features_of(call.module)
+    place = place_of(slopes.shape, n, 1 if features == 0 else features, batch)
+    if place is None:
+        raise BadRows(unreadable(module, slopes.shape, n))
+    inputs = call.args or tuple(call.kwargs.values())
+    if features is None:  # the form needs the layer's own dimensions, and takes each entry for an example
+        found = entry.form(module, inputs, slopes)
+        return {name: _folded(module, name, value, n) for name, value in found.items()}
+    inputs = tuple(place.first(v) if isinstance(v, Tensor) else v for v in inputs)
+    return entry.form(module, inputs, place.first(slopes))
+
+
+def _folded(module: nn.Module, name: str, value: Tensor | Factor, n: int) -> Tensor | Factor:
+    """From a gradient for each entry of the batch to one for each example."""
+    if isinstance(value, Product):
+        width = value.inputs.shape[-1], value.slopes.shape[-1]
+        return Product(value.inputs.reshape(n, -1, width[0]), value.slopes.reshape(n, -1, width[1]))
+    if isinstance(value, Lookup):
+        tokens = value.tokens.reshape(n, -1)
+        return Lookup(tokens, value.slopes.reshape(*tokens.shape, -1))
+    assert isinstance(value, Tensor)
+    shape = module.get_parameter(name).shape
+    if value.shape[1:] != shape or value.shape[0] % n:
+        raise BadRows(
+            f"the form registered for {type(module).__name__} gave {name} gradients of shape "
+            f"{tuple(value.shape)}; give one of shape {tuple(shape)} for each entry of the batch."
+        )
+    return value.unflatten(0, (n, -1)).sum(1)
+
+
+def by_rerun(
+    call: Call, names: Sequence[str], slopes: Sequence[Tensor | None], n: int, batch: int | None
+) -> Gradients:
+    """Whatever the layer does; a recurrent layer's state holds the examples second."""
+    places: list[Place] = []
+    for k, slope in enumerate(slopes):
+        if slope is None:
+            places.append(Place(0, 1))
+            continue
+        place = place_of(slope.shape, n, 0, batch)
+        if isinstance(call.module, nn.RNNBase):
+            dim = 1 if k or not call.module.batch_first else 0
+            place = Place(dim, slope.shape[dim] // n)
+        if place is None:
+            raise BadRows(unreadable(call.module, slope.shape, n))
+        places.append(place)
+    several = max(place.several for place in places)
+    rows = rerun(call, names, slopes, [place.dim for place in places], n * several)
+    return {name: value.unflatten(0, (n, several)).sum(1) for name, value in rows.items()}
