@@ -229,4 +229,5 @@ def test_the_stored_study_is_whole_and_its_means_are_those_of_its_cells(study: s
     told = json.loads(path.read_text())
     assert told["summary"] == poisoning.summary(told["cells"])
     for cell in told["cells"]:
-        assert 0 < cell["poison"] <= 0.0501 * cell["examples"]
+        assert (cell["poison"] == 0) == (cell["part"] == "no poison")
+        assert cell["poison"] <= 0.0501 * cell["examples"]

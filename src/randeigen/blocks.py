@@ -8,7 +8,7 @@ import numpy as np
 
 from randeigen.types import Array, Block
 
-PIECE_BYTES = 2**24  # a copy of a block is made this much at a time
+PIECE_BYTES = 2**23  # a copy of a block is made this much at a time
 PART, LONG = 2**19, 2**12  # numbers and columns that a thread takes at once: a table of n×n comes of each
 FEW = 2**17  # numbers that are done before a second thread has begun
 

@@ -15,7 +15,7 @@ Operator: TypeAlias = Callable[[Array], Array]
 
 DENSE, SQUARED = 40, 160  # up to these sizes a dense decomposition, then powers of the matrix, are fastest
 SQUARINGS = 6
-VECTOR_ALONE, MATRIX_ALONE = 9_000, 1_000_000  # multiplications that OpenBLAS does not share out
+ALONE = 9_000  # multiplications that OpenBLAS does not share out
 MANY = 8  # rows: below that the parts cost more than they save
 STEPS = 200  # Lanczos steps before we settle for what there is; the eigenvalue is long exact by then
 CHECKS = frozenset((14, 30, 42, 60, 90, 130))  # when to ask whether it has converged: asking costs too
@@ -54,7 +54,7 @@ def _top_by_squaring(matrix: Array, half: Array, start: Array) -> tuple[float, A
     power[live, live] -= max(middle - 2.2 * width, 0.0)  # a semicircle's lower end
     for _ in range(SQUARINGS):
         power /= max(float(abs(power).max()), np.finfo(float).tiny)
-        power = _product(power, power)
+        power = np.dot(power, power.T)  # symmetric, and so written: BLAS then does half the work
     basis, before = start, math.inf
     for _ in range(6):
         basis = np.linalg.qr(power @ basis)[0]
@@ -100,15 +100,14 @@ def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:
     return max(float(values[-1]), 0.0), vector / math.sqrt(vector @ vector)
 
 
-def _product(a: Array, b: Array) -> Array:
-    """a @ b in parts so small that BLAS leaves them to one thread; waking a busy one can cost 8 ms."""
-    n, columns = a.shape[0], 1 if b.ndim == 1 else b.shape[1]
-    rows = (VECTOR_ALONE if b.ndim == 1 else MATRIX_ALONE) // (a.shape[1] * columns)
+def _product(matrix: Array, vector: Array) -> Array:
+    """Their product in parts so small that BLAS keeps to one thread; waking a busy one can cost 8 ms."""
+    n, rows = vector.size, ALONE // vector.size
     if rows >= n or rows < MANY:
-        return np.asarray(np.dot(a, b))
-    out = np.empty((n, *b.shape[1:]))
+        return np.asarray(np.dot(matrix, vector))
+    out = np.empty(n)
     for i in range(0, n, rows):
-        np.dot(a[i : i + rows], b, out=out[i : i + rows])
+        np.dot(matrix[i : i + rows], vector, out=out[i : i + rows])
     return out
 
 

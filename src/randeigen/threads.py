@@ -50,7 +50,9 @@ def each(work: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
         helping = []
         try:
             with suppress(RuntimeError):  # the interpreter is on its way out and starts no more threads
-                helping += [_pool(os.getpid()).submit(some) for _ in range(helpers)]
+                pool = _pool(os.getpid())
+                _keep_off(pool.ids)
+                helping += [pool.submit(some) for _ in range(helpers)]
             some()
         finally:
             todo.clear()
@@ -69,10 +71,45 @@ def alone(n: int) -> Iterator[None]:
         yield
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads that wait for work, known by number."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        super().__init__(MOST - 1, "randeigen", lambda: self.ids.append(threading.get_native_id()))
+
+
 @cache
-def _pool(process: int) -> ThreadPoolExecutor:
-    """Threads that wait for work; none of them lives on in a process that was forked."""
-    return ThreadPoolExecutor(MOST - 1, "randeigen")
+def _pool(process: int) -> _Threads:
+    """None of its threads lives on in a process that was forked."""
+    return _Threads()
+
+
+def _keep_off(threads: Sequence[int]) -> None:
+    """Let these threads run on any core but this one.
+
+    Linux wakes a thread on the core that called it, where it would wait behind us for milliseconds while
+    another core stands idle: longer than most of our work takes.
+    """
+    if _core is None:
+        return
+    with suppress(OSError):  # a thread that is gone, or a system that forbids it
+        others = os.sched_getaffinity(0) - {_core()}
+        for thread in threads if others else ():
+            os.sched_setaffinity(thread, others)
+
+
+def _which_core() -> Callable[[], int] | None:
+    """The C library's way to tell on which core this runs, where there is one."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    try:
+        return getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    except (OSError, TypeError):
+        return None
+
+
+_core = _which_core()
 
 
 class _Blas:

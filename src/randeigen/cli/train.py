@@ -95,10 +95,12 @@ def train(
             shop = cache(lambda: _prepared(specs[0], poisoner, device))  # made only if something is to run
             records = [_record(folder, spec, shop, fresh) for spec in specs]
         except KeyboardInterrupt:
-            say("\nInterrupted. The same command goes on where this one stopped.")
+            print("\r\x1b[K" if sys.stderr.isatty() else "", end="", file=sys.stderr)
+            say("Interrupted. The same command goes on where this one stopped.")
             raise typer.Exit(INTERRUPTED) from None
         pictures = draw_training(folder, records)
-        pictures += sorted(folder.glob("gradients-*.png"))
+        drawn = [folder / f"gradients-{_stem(record.spec)}.png" for record in records]
+        pictures += [picture for picture in drawn if picture.exists()]
         if as_json:
             print(json.dumps([json.loads(record.as_json()) for record in records], indent=1))
         else:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.attacks.matching import GradientMatching
-from randeigen.attacks.poisons import FlippedLabels, Poisoner, Trigger
+from randeigen.attacks.poisons import Clean, FlippedLabels, Poisoner, Trigger
 from randeigen.attacks.subpopulation import Subpopulation
 from randeigen.learn.poisoned import TrainSpec
 from randeigen.rows.save import replacing
@@ -82,6 +82,7 @@ STUDIES: dict[str, tuple[Part, ...]] = {
         Part("fine-tuning, judged by suspects", TUNED, Subpopulation(alpha=4), 1, BOTH, seeds=4),
         Part("trigger, 1%", _wrong("trigger"), Trigger(0.01), 1, BOTH, seeds=1),
         Part("label-flip, 1%", _wrong("label-flip"), FlippedLabels(0.01), 1, BOTH, seeds=1),
+        Part("no poison", _wrong("none"), Clean(), 1, BOTH, seeds=2),
     ),
 }
 

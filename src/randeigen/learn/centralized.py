@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from randeigen.attacks.training import Recipe
+from randeigen.learn.federated import few_threads
 from randeigen.learn.poisoned import ORDER, TrainSpec, Workshop
 from randeigen.learn.records import Checkpoint, Course, versions
 from randeigen.learn.stacked import Tensor
@@ -79,14 +80,15 @@ def train(
     history = saved.history if saved else ()
     if saved:
         bench.restore(saved.weights, saved.state)
-    for t in range(len(history) + 1, bench.recipe.epochs + 1):
-        history = (*history, bench.epoch(t))
-        if checkpoint:
-            Checkpoint(bench.weights(), bench.state(), history).write(checkpoint, spec)
-        if look and t == (bench.recipe.epochs + 1) // 2:
-            look(projection(bench.model, shop, t))
-        if progress:
-            progress(history[-1])
+    with few_threads(sum(p.numel() for p in bench.model.parameters())):
+        for t in range(len(history) + 1, bench.recipe.epochs + 1):
+            history = (*history, bench.epoch(t))
+            if checkpoint:
+                Checkpoint(bench.weights(), bench.state(), history).write(checkpoint, spec)
+            if look and t == (bench.recipe.epochs + 1) // 2:
+                look(projection(bench.model, shop, t))
+            if progress:
+                progress(history[-1])
     return TrainRecord(spec, history, versions(str(shop.device)))
 
 

@@ -65,7 +65,7 @@ def run(
     lab = Laboratory.of(spec, task, attack, rule, server, device)
     saved = Checkpoint.read(checkpoint, lab.spec, lab.device, Moment) if checkpoint else None
     now = saved or Checkpoint(lab.scene.first, {}, ())
-    with _few_threads(lab.model.d):
+    with few_threads(lab.model.d):
         for t in range(len(now.history) + 1, spec.rounds + 1):
             weights, state, moment = lab.round(t, now.weights, now.state, look)
             now = Checkpoint(weights, state, (*now.history, moment))
@@ -236,7 +236,7 @@ class Laboratory:
 
 
 @contextmanager
-def _few_threads(d: int) -> Iterator[None]:
+def few_threads(d: int) -> Iterator[None]:
     """One thread for small models: faster, and the same to the bit however many cores there are."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if d < SMALL else before)

@@ -18,7 +18,7 @@ from randeigen.attacks.subpopulation import Subpopulation
 from randeigen.attacks.training import Recipe
 from randeigen.errors import BadFraction
 from randeigen.learn.descent import Data
-from randeigen.learn.federated import as_data, device_named
+from randeigen.learn.federated import as_data, device_named, few_threads
 from randeigen.learn.models import subnet
 from randeigen.learn.stacked import Tensor
 from randeigen.learn.tasks import TASKS, Task
@@ -141,7 +141,8 @@ def prepare(
         model = fresh(task, spec.rng(CLEANLY), place)
         data = trusted if aside else auxiliary
         recipe = Recipe(EPOCHS, _fitting(BATCH, len(data.labels)), spec.rate, drops=(0.75,))
-        fit(model, task, data, recipe, spec.rng(CLEANLY, 1), progress)
+        with few_threads(sum(p.numel() for p in model.parameters())):
+            fit(model, task, data, recipe, spec.rng(CLEANLY, 1), progress)
         return model
 
     cleanly = beside.cleanly if beside else trained

@@ -14,6 +14,8 @@ from randeigen.types import Answer, Block
 
 # A view costs no memory, and on a device every block costs launches: let it be wide, if 32 bits can count it.
 DEVICE_VIEW_COLUMNS = 2**30
+# Here a block costs a meeting of threads; but where rows are left out, what is left of it is copied.
+HOST_VIEWS = 4
 # Copies on a device do cost memory; four blocks' worth still stays far below 64 MB.
 DEVICE_COPIES = 4
 
@@ -29,7 +31,7 @@ class Matrix:
         self.lost: Mapping[int, str] = {}
         self._work = working([table.dtype])
         self._views = self._table.dtype == self._work
-        self._budget = block_bytes
+        self._budget = HOST_VIEWS * block_bytes if self._views else block_bytes
         self._multiple = multiple
         if not on_host(table):
             columns = DEVICE_VIEW_COLUMNS * self.n * self._work.itemsize

@@ -16,6 +16,7 @@ from randeigen.errors import BadFraction, BadRows
 from randeigen.geometry import Gram
 from randeigen.measure import ROUNDING, STARTS
 from randeigen.rules import RandEigen
+from randeigen.threads import alone
 from randeigen.types import Array, Mask, Rule, Verdict, Weights
 
 SMALL = 5  # examples: groups of fewer have no majority to speak of, and are judged together
@@ -145,10 +146,11 @@ def _judge_group(
     lines = np.zeros((m + 1, m + 1))  # the last is the origin: gradients are measured from 0
     lines[:m, :m] = table[np.ix_(alive, alive)]
     geometry = Gram(lines, np.ones(m), rng.standard_normal((m, STARTS)), precision=ROUNDING[itemsize])
-    verdict = rule.weigh(geometry, f, rng)
-    if directions:
-        return Group(label, alive, verdict, f, None)
-    sure = verdict.bounds[verdict.chosen] if verdict.bounds else certify(geometry, verdict.weights, f)
+    with alone(m):
+        verdict = rule.weigh(geometry, f, rng)
+        if directions:
+            return Group(label, alive, verdict, f, None)
+        sure = verdict.bounds[verdict.chosen] if verdict.bounds else certify(geometry, verdict.weights, f)
     return Group(label, alive, verdict, f, sure * verdict.scale)
 
 
