@@ -13,6 +13,7 @@ from randeigen.threads import each
 from randeigen.types import Block, Mask, Progress, Rows, Weights
 
 WIDE = 4_200_000  # columns; a multiple of every chunk in use
+COPIED = 2**24  # bytes
 HUGE = 1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
 
 
@@ -51,6 +52,7 @@ def merge_columns(
     weights: Weights,
     usable: Mask,
     merge: Callable[[slice, Block], Any],
+    chunk: int,
     scale: float = 1.0,
     progress: Progress | None = None,
     unread: bool = False,
@@ -61,8 +63,10 @@ def merge_columns(
     """
     answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable)
     alive, square = np.flatnonzero(usable).tolist(), 0.0
+    # Where rows are left out, the others are copied, and no copy may be large.
+    wide = WIDE if usable.all() else max(COPIED // (8 * rows.n) // chunk, 1) * chunk
     for columns, block in _at_hand(rows):
-        for part, narrow in _narrow(columns, block):
+        for part, narrow in _narrow(columns, block, wide):
             total = weighted_sum(narrow)
             if unread:
                 _refuse_wild(total, narrow)
@@ -80,10 +84,10 @@ def _at_hand(rows: Rows) -> Iterator[tuple[slice, Block]]:
     return ((columns, at_hand(block)) for columns, block in rows.blocks())
 
 
-def _narrow(columns: slice, block: Block) -> Iterator[tuple[slice, Block]]:
+def _narrow(columns: slice, block: Block, wide: int = WIDE) -> Iterator[tuple[slice, Block]]:
     """A block, cut if it is a wide view, so that what is made of it stays small."""
-    for start in range(columns.start, columns.stop, WIDE):
-        part = slice(start, min(start + WIDE, columns.stop))
+    for start in range(columns.start, columns.stop, wide):
+        part = slice(start, min(start + wide, columns.stop))
         yield part, block[:, part.start - columns.start : part.stop - columns.start]
 
 

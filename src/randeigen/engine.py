@@ -108,7 +108,8 @@ def _spend(
     scale, merge = case.verdict.scale, getattr(case.rule, "merge", None)
     if merge:
         by_column = partial(merge, f=case.f, verdict=case.verdict)
-        found = merge_columns(source, weights, case.usable, by_column, scale, progress, unread)
+        chunk = getattr(case.rule, "chunk", 1)
+        found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread)
     else:
         found = combine(source, weights, case.usable, scale, progress, unread), 0.0
     _refuse_changes(source)

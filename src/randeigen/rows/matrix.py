@@ -14,8 +14,8 @@ from randeigen.types import Answer, Block
 
 # A view costs no memory, and on a device every block costs launches: let it be wide, if 32 bits can count it.
 DEVICE_VIEW_COLUMNS = 2**30
-# Here a block costs a meeting of threads; but where rows are left out, what is left of it is copied.
-HOST_VIEWS = 4
+# Here every block costs a meeting of threads.
+HOST_VIEWS = 8
 # Copies on a device do cost memory; four blocks' worth still stays far below 64 MB.
 DEVICE_COPIES = 4
 
