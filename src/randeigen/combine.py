@@ -116,8 +116,10 @@ class _Sum:
         self._there: Any = None  # the weights where the blocks are
 
     def into(self, place: Any, block: Block) -> bool:
-        """Sum a block on a GPU straight into its place, if that can be done; at memory speed."""
-        if place is None or isinstance(block, np.ndarray) or not block.is_cuda:
+        """Sum a block straight into its place, if that can be done; at memory speed."""
+        if isinstance(block, np.ndarray):
+            return isinstance(place, np.ndarray) and self._spread(place, block)
+        if place is None or not block.is_cuda:
             return False
         from randeigen import cuda
 
@@ -133,12 +135,23 @@ class _Sum:
     def __call__(self, block: Block) -> Any:
         w = self._beside(block)
         if isinstance(block, np.ndarray):
-            return np.concatenate(each(lambda part: self._total(w, part), parts(block)))
+            total = np.empty(block.shape[1], block.dtype)
+            self._spread(total, block)
+            return total
         total = block.new_empty(block.shape[1])
         return total if self.into(total, block) else self._total(w, block)
 
-    def _total(self, w: Any, part: Block) -> Any:
-        total = w[self.runs[0]] @ part[self.runs[0]]
+    def _spread(self, place: Any, block: Any) -> bool:
+        """Every part of the columns on its own, wherever there is a core for it."""
+        w, cut = self._beside(block), parts(block)
+        ends = np.cumsum([part.shape[1] for part in cut]).tolist()
+        places = [place[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
+        each(lambda at: self._total(w, *at), list(zip(cut, places, strict=True)))
+        return True
+
+    def _total(self, w: Any, part: Block, place: Any = None) -> Any:
+        first = self.runs[0]
+        total = w[first] @ part[first] if place is None else np.matmul(w[first], part[first], out=place)
         for run in self.runs[1:]:
             total += w[run] @ part[run]
         return total
