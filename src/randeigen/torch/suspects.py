@@ -96,7 +96,7 @@ class Suspects:
         done, coins = 0, torch.Generator().manual_seed(self.seed + self.judgements)
         with _as_judged(model):
             for places in self._groups():
-                found[:, places] = self._look(model, criterion, places, coins, checked=done == 0)
+                found[:, places] = self._look(model, criterion, places, coins)
                 done += len(places)
                 if progress:
                     progress("judging", done, self.n)
@@ -148,12 +148,10 @@ class Suspects:
             mine = rng.permutation(np.flatnonzero(self.labels == label))
             yield from np.array_split(mine, -(-len(mine) // self.group))
 
-    def _look(
-        self, model: Any, criterion: Any, places: NDArray[np.intp], coins: torch.Generator, checked: bool
-    ) -> Tensor:
+    def _look(self, model: Any, criterion: Any, places: NDArray[np.intp], coins: torch.Generator) -> Tensor:
         x, y = _batch(self.dataset, places, next(model.parameters()).device)
         losses = criterion(model(x), y)
-        products, seen = table(losses, model, checked=checked), losses.detach()
+        products, seen = table(losses, model), losses.detach()
         sound = torch.isfinite(products.diagonal()) & torch.isfinite(seen)
         out = torch.full((2, len(places)), torch.inf, dtype=torch.float64)
         if not bool(sound.all()):
