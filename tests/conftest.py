@@ -55,3 +55,14 @@ def byzfl() -> types.ModuleType:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "byzfl.benchmark", types.ModuleType("byzfl.benchmark"))
         return pytest.importorskip("byzfl")
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small models train faster on one thread than on two that wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

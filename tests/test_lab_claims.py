@@ -8,7 +8,6 @@ to 1.5 here, a cost of 0.5 to 1. The slow test at the end is the whole protocol,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -20,7 +19,6 @@ pytest.importorskip("torch")
 pytest.importorskip("typer")
 pytest.importorskip("sklearn")
 
-import torch
 
 from randeigen.cli import attacks
 from randeigen.cli.choose import build
@@ -39,12 +37,7 @@ WEAK = {"mra": GENTLE}  # alone, without boost, it opens no door on digits, but 
 ALL = {**dict.fromkeys(SPOILERS), **BACKDOORS, **WEAK}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @dataclass(frozen=True)

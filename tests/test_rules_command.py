@@ -12,7 +12,7 @@ import pytest
 
 from randeigen import RandEigen
 from randeigen.experiments import compare
-from randeigen.experiments.rule_pages import catalogue, pages, redrawn, rivals, standings_table
+from randeigen.experiments.rule_pages import catalogue, pages, redrawn, sections
 from randeigen.rules import MIXERS, RULES, Krum, Mean, Median
 
 typer_testing = pytest.importorskip("typer.testing")
@@ -198,14 +198,7 @@ class TestTheDocument:
     def test_it_is_what_would_be_drawn_now(self) -> None:
         found = json.loads((ROOT / "results" / "rules.json").read_text())
         text = (ROOT / "docs" / "rules.md").read_text()
-        parts = {
-            "catalogue": catalogue(),
-            "standings": standings_table(found["standings"]),
-            "small": standings_table(found["small"]),
-            "rivals": rivals(found["standings"]),
-            "small rivals": rivals(found["small"]),
-        }
-        assert redrawn(text, parts) == text, (
+        assert redrawn(text, sections(found)) == text, (
             "run: randeigen rules --record results/rules.json --docs docs/rules.md"
         )
 

@@ -23,12 +23,10 @@ from randeigen.experiments.rule_pages import (
     FAMILIES,
     Page,
     by_worst,
-    catalogue,
     numbers,
     pages,
     redrawn,
-    rivals,
-    standings_table,
+    sections,
     wrapped,
 )
 from randeigen.rows.save import replacing
@@ -225,14 +223,7 @@ def _draw(path: str, found: dict[str, Any]) -> None:
 
 
 def _document(path: str, found: dict[str, Any]) -> None:
-    parts = {
-        "catalogue": catalogue(),
-        "standings": standings_table(found["standings"]),
-        "small": standings_table(found["small"]),
-        "rivals": rivals(found["standings"]),
-        "small rivals": rivals(found["small"]),
-    }
-    text = redrawn(Path(path).read_text(), parts)
+    text = redrawn(Path(path).read_text(), sections(found))
     with replacing(path) as file:
         file.write(text.encode())
 

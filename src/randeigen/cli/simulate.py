@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -150,9 +149,9 @@ def _with_sigma(name: str, sigma: float) -> str:
 
 def _record(folder: Path, spec: Spec, rule: Rule, values: dict[str, Any], fresh: bool) -> Record:
     """The run, or what an earlier call left of it."""
-    from randeigen.learn import run
+    from randeigen.learn import Record, run
 
-    if not fresh and (found := _finished(folder, spec)):
+    if not fresh and (found := Record.finished(folder / f"{_stem(spec)}.json", spec)):
         say(f"{spec.rule}: already there, {folder / _stem(spec)}.json (--fresh runs it again)")
         return found
     saved = folder / f"{_stem(spec)}.checkpoint.npz"
@@ -193,17 +192,6 @@ def _draw(folder: Path, records: list[Record], values: dict[str, Any]) -> Path:
 def _stem(spec: Spec) -> str:
     """The name of a run's files."""
     return re.sub(r"[^\w.=+-]+", "_", f"{spec.task}-{spec.attack}-{spec.rule}-seed{spec.seed}")
-
-
-def _finished(folder: Path, spec: Spec) -> Record | None:
-    """The record of this very run, if it is there."""
-    from randeigen.errors import BadRows
-    from randeigen.learn import Record
-
-    with suppress(FileNotFoundError, BadRows):
-        record = Record.read(folder / f"{_stem(spec)}.json")
-        return record if record.spec == spec else None
-    return None
 
 
 def _live(spec: Spec) -> Callable[[Moment], None]:

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,7 +124,7 @@ def _record(folder: Path, spec: TrainSpec, shop: Callable[[], Workshop], fresh: 
     from randeigen.learn import centralized
 
     path = folder / f"{_stem(spec)}.json"
-    if not fresh and (found := _finished(path, spec)):
+    if not fresh and (found := centralized.TrainRecord.finished(path, spec)):
         say(f"{spec.defence}: already there, {path} (--fresh runs it again)")
         return found
     saved = path.with_suffix(".checkpoint.npz")
@@ -147,17 +146,6 @@ def _stem(spec: TrainSpec) -> str:
     return re.sub(r"[^\w.=+-]+", "_", parts)
 
 
-def _finished(path: Path, spec: TrainSpec) -> TrainRecord | None:
-    """The record of this very run, if it is there."""
-    from randeigen.errors import BadRows
-    from randeigen.learn.centralized import TrainRecord
-
-    with suppress(FileNotFoundError, BadRows):
-        record = TrainRecord.read(path)
-        return record if record.spec == spec else None
-    return None
-
-
 class Live:
     """One line for each epoch on stderr; where a person is watching, also how far the next one has got."""
 
@@ -176,11 +164,13 @@ class Live:
 
     def epoch(self, seen: Epoch) -> None:
         """The line that stays."""
+        from randeigen.experiments.page import percent
+
         self.done = seen.epoch
         line = (
-            f"{self.name:>8}  epoch {seen.epoch:>2}/{self.epochs}  accuracy {_percent(seen.accuracy):>6}  "
-            f"attack success {_percent(seen.asr):>6}  weight of poison {_percent(seen.weight_poison):>6}, "
-            f"of honest {_percent(seen.weight_honest):>6}  AUC {_number(seen.auc)}"
+            f"{self.name:>8}  epoch {seen.epoch:>2}/{self.epochs}  accuracy {percent(seen.accuracy):>6}  "
+            f"attack success {percent(seen.asr):>6}  weight of poison {percent(seen.weight_poison):>6}, "
+            f"of honest {percent(seen.weight_honest):>6}  AUC {_number(seen.auc)}"
         )
         self.clear()
         print(line, file=sys.stderr, flush=True)
@@ -205,6 +195,8 @@ def _histogram(folder: Path, spec: TrainSpec) -> Callable[[Projection], None]:
 
 def _show(records: Sequence[TrainRecord]) -> None:
     """The end of every run, in a table on stdout."""
+    from randeigen.experiments.page import percent
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in TITLES:
         side = "left" if title == "defence" else "right"
@@ -213,12 +205,8 @@ def _show(records: Sequence[TrainRecord]) -> None:
         last, times = record.history[-1], sorted(seen.seconds for seen in record.history)
         shares = (last.accuracy, last.asr, last.weight_honest, last.weight_poison)
         typical = f"{times[len(times) // 2]:.1f} s"
-        table.add_row(record.spec.defence, *map(_percent, shares), _number(last.auc), typical)
+        table.add_row(record.spec.defence, *map(percent, shares), _number(last.auc), typical)
     console().print(table)
-
-
-def _percent(share: float | None) -> str:
-    return "--" if share is None else f"{100 * share:.1f}%"
 
 
 def _number(value: float | None) -> str:

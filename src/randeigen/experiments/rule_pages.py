@@ -195,6 +195,17 @@ def _lower(one: Mapping[str, float], other: Mapping[str, float], turned: bool = 
     return shown + (f" and {len(found) - 4} more" if len(found) > 4 else "")
 
 
+def sections(found: Mapping[str, Any]) -> dict[str, str]:
+    """All that docs/rules.md takes from the docstrings and from a record."""
+    return {
+        "catalogue": catalogue(),
+        "standings": standings_table(found["standings"]),
+        "small": standings_table(found["small"]),
+        "rivals": rivals(found["standings"]),
+        "small rivals": rivals(found["small"]),
+    }
+
+
 def redrawn(text: str, parts: Mapping[str, str]) -> str:
     """The document with what stands between `<!-- name -->` and `<!-- end -->` replaced."""
     for name, drawn in parts.items():

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
@@ -150,6 +151,14 @@ class Course(Generic[S, M]):
             return cls(asked(**found["spec"]), history, found["versions"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadRows(f"{os.fspath(path)} is not the record of a run ({error}); delete it.") from error
+
+    @classmethod
+    def finished(cls: type[Self], path: str | os.PathLike[str], spec: Any) -> Self | None:
+        """The record of this very run, if it is there."""
+        with suppress(FileNotFoundError, BadRows):
+            record = cls.read(path)
+            return record if record.spec == spec else None
+        return None
 
 
 @dataclass(frozen=True)
