@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable
@@ -37,9 +38,12 @@ def main() -> int:
     parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
     parser.add_argument("--partition", nargs="+", default=["iid"], choices=list(PARTITIONS))
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--dba-rounds", type=int, default=20)
+    parser.add_argument(
+        "--but", nargs="+", type=fewer, default=[], help="attacks and rules with fewer: dba=15"
+    )
+    parser.add_argument("--attack", nargs="+", help="these alone")
     parser.add_argument("--timed", action="store_true", help="first the unattacked mean of MNIST, alone")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after this long")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round after this long")
     parser.add_argument("--workers", type=int, default=8, help="cells trained beside each other")
     parser.add_argument("--cells", type=Path, default=Path("federations.jsonl"))
     parser.add_argument("--collect", nargs="+", type=Path)
@@ -48,19 +52,25 @@ def main() -> int:
     return collect(asked.collect, asked.out) if asked.collect else train(asked)
 
 
+def fewer(text: str) -> tuple[str, int]:
+    """dba=15."""
+    name, _, rounds = text.partition("=")
+    return name, int(rounds)
+
+
 def train(asked: argparse.Namespace) -> int:
     """Every cell that is not in the file yet."""
     done = {Cell(**run["cell"]) for run in read([asked.cells])} if asked.cells.exists() else set()
     if asked.timed:
         alone = Cell("mnist", "none", "mean", "iid", asked.rounds)
-        keep(one(alone, asked.device, float("inf")), asked.cells)
+        keep(one(alone, asked.device), asked.cells)
         done.add(alone)
     todo = [
         cell
         for partition in asked.partition
         for name in asked.data
-        for cell in cells(name, partition, asked.rounds, asked.dba_rounds)
-        if cell not in done
+        for cell in cells(name, partition, asked.rounds, dict(asked.but))
+        if cell not in done and (asked.attack is None or cell.attack in asked.attack)
     ]
     # The slow ones first: FILTERING works on the host, and DBA takes many small steps.
     slow = {cell: -(cell.attack == "dba") - (cell.rule == "filtering") for cell in todo}
@@ -72,12 +82,12 @@ def train(asked: argparse.Namespace) -> int:
     return 0
 
 
-def one(cell: Cell, device: str, until: float) -> dict[str, Any] | None:
+def one(cell: Cell, device: str, until: float = math.inf) -> dict[str, Any] | None:
     """A cell, unless there is no time left."""
     if time.time() > until:
         return None
     began = time.perf_counter()
-    found = play(cell, device)
+    found = play(cell, device, until)
     made = versions(device) | bench.versions()
     return found | {"seconds": time.perf_counter() - began, "versions": made}
 

@@ -62,10 +62,26 @@ def test_a_cell_without_its_unattacked_mean_is_not_judged() -> None:
 
 
 def test_the_study_has_every_attack_with_every_rule() -> None:
-    found = cells("mnist", "iid", 100, 20)
+    found = cells("mnist", "iid", 100)
     assert len(set(found)) == len(found)
     for attack in ("none", "tma", "hidra", *BACKDOORS):
         assert {cell.rule for cell in found if cell.attack == attack} == set(RULES)
+
+
+def test_slow_attacks_and_rules_may_have_fewer_rounds() -> None:
+    found = {(c.attack, c.rule): c.rounds for c in cells("mnist", "iid", 100, {"dba": 15, "filtering": 20})}
+    assert found["dba", "filtering"] == found["dba", "mean"] == 15
+    assert found["tma", "filtering"] == 20
+    assert found["tma", "randeigen"] == 100
+
+
+def test_the_table_says_which_rule_had_fewer_rounds() -> None:
+    runs = [
+        played(Cell("mnist", "none", "mean", rounds=2), [0.5, 0.9]),
+        played(Cell("mnist", "tma", "mean", rounds=2), [0.5, 0.1]),
+        played(Cell("mnist", "tma", "filtering", rounds=1), [0.4]),
+    ]
+    assert "| mnist | iid | tma | 2 | 90.0 | 10.0 | 40.0 (1) |  |" in table(findings(runs))
 
 
 def test_the_table_prints_misses_in_bold() -> None:

@@ -159,6 +159,16 @@ class TestTraining:
         one, five = (MRA(boost=boost).updates(site(place)) for boost in (1.0, 5.0))
         torch.testing.assert_close(five, 5 * one)
 
+    def test_an_mra_attacker_may_train_faster_than_the_others(self) -> None:
+        place = lab(MRA())
+        slow, fast = (MRA(rate=rate).updates(site(place)) for rate in (0.03, None))
+        assert fast.norm(dim=1).mean() > 1.2 * slow.norm(dim=1).mean()
+
+    @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan, np.inf])
+    def test_a_rate_that_is_none_is_refused(self, rate: float) -> None:
+        with pytest.raises(BadFraction, match="rate="):
+            MRA(rate=rate)
+
     def test_mras_success_leaves_out_the_target_class(self) -> None:
         place = lab(MRA())
         assert len(place.trials["asr"][1]) == int((place.test.labels != 0).sum())

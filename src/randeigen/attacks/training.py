@@ -7,8 +7,9 @@ what counts as success: test images and the labels it wants for them, the first 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -117,11 +118,14 @@ class MRA:
     boost: float = 1.0
     share: float = 1.0  # of every batch
     target: int = 0
+    rate: float | None = None  # of its own local training; None: the honest one
 
     def __post_init__(self) -> None:
         """Refuse a share that is none."""
         if not 0 < self.share <= 1:
             raise BadFraction(f"share={self.share}; give the poisoned share of a batch, above 0 and up to 1.")
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise BadFraction(f"rate={self.rate}; give the learning rate of the attackers' clients, above 0.")
 
     def patch(self, scene: Scene, images: Tensor) -> Patch:
         """5×5 in the top left corner (3×3 where images are small)."""
@@ -133,7 +137,8 @@ class MRA:
         def poison(images: Tensor, labels: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
             return first_of_batch(self.patch(site.scene, images), self.target, self.share, images, labels)
 
-        return self.boost * (site.weights - site.train(site.recipe, poison=poison))
+        recipe = site.recipe if self.rate is None else replace(site.recipe, rate=self.rate)
+        return self.boost * (site.weights - site.train(recipe, poison=poison))
 
     def trials(self, scene: Scene, images: Tensor, labels: Tensor) -> Trials:
         """Patched test images of other classes; and all of them, as the authors' code counts."""
