@@ -73,7 +73,7 @@ class Cell:
 def attack_of(name: str, data: str) -> Any:
     """The attack as the study has it; None where there is none."""
     if name == "mra-eager":  # as published it trains as slowly as everybody else, and hardly learns its patch
-        return MRA(rate=0.05, share=0.5)
+        return MRA(rate=0.1, share=0.5)
     if name == "mra-boosted":  # all images patched would leave nothing of the model it replaces
         return MRA(boost=5.0, rate=0.01, share=0.4)
     if name == "dba":
