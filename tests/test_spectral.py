@@ -46,6 +46,39 @@ def test_it_is_the_dense_solvers(cloud: str, weights: str, n: int) -> None:
     assert np.linalg.norm(vector) == pytest.approx(1)
 
 
+def with_spectrum(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A covariance of even weights that has these eigenvalues, and 0."""
+    half = np.full(values.size + 1, (values.size + 1) ** -0.5)
+    basis = np.linalg.qr(np.column_stack((half, RNG.standard_normal((half.size, values.size)))))[0][:, 1:]
+    return (basis * values) @ basis.T, half
+
+
+SPECTRA = {
+    "one far out": lambda k: np.append(1e6, RNG.random(k - 1)),
+    "a tie at the top": lambda k: np.append([9.0, 9.0, 9.0], RNG.random(k - 3)),
+    "nearly a tie": lambda k: np.append([9.0, 9.0 - 1e-7], RNG.random(k - 2)),
+    "more far out than there are starts": lambda k: np.append(50 + RNG.random(12), RNG.random(k - 12)),
+    "a slope": lambda k: np.linspace(1, 2, k),
+    "all alike": lambda k: 1 + 1e-9 * RNG.random(k),
+    "a crowded top and a few far below": lambda k: np.append(np.full(12, 0.1), 1 + 0.01 * RNG.random(k - 12)),
+    "a top inside the bulk": lambda k: np.append(np.full(k // 2, 0.5), 1 + 1e-3 * RNG.random(k - k // 2)),
+    "hardly anything": lambda k: np.append(1.0, np.full(k - 1, 1e-30)),
+}
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+@pytest.mark.parametrize("n", [41, 64, 128, 160])
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_it_is_the_top_and_no_other(spectrum: str, n: int, scale: float) -> None:
+    """What grows fastest need not be the top: eigenvalues far below the others grow too."""
+    matrix, half = with_spectrum(SPECTRA[spectrum](n - 1))
+    values = np.linalg.eigvalsh(matrix)
+    value, vector = top_of_covariance(scale * matrix, half, RNG.standard_normal((n, 8)))
+    assert value / scale == pytest.approx(values[-1], rel=1e-9)
+    assert np.linalg.norm(matrix @ vector - values[-1] * vector) <= 1e-9 * values[-1]
+    assert np.linalg.norm(vector) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("n", [5, 100, 300])
 @pytest.mark.parametrize("noise", [0.0, 1e-17, 1e-12])
 def test_equal_rows_are_no_trouble(n: int, noise: float) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 import randeigen.torch  # noqa: E402
-from nets import NAMED, ZOO, Encoder, Make, jacobian, losses_of, mlp  # noqa: E402
-from randeigen.torch import factors  # noqa: E402
+from nets import NAMED, ZOO, Encoder, Make, cnn, jacobian, losses_of, mlp  # noqa: E402
+from randeigen.torch import factors, tally  # noqa: E402
 from randeigen.torch.record import KEY  # noqa: E402
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -145,6 +145,54 @@ def test_an_embeddings_table_needs_only_the_tokens_that_occur(n: int, p: int, wo
         patch.setattr(factors, "PIECE", piece)
         torch.testing.assert_close(lookup.gram(), rows.flatten(1) @ rows.flatten(1).T)
     torch.testing.assert_close(lookup.block(0, words), rows)
+
+
+@pytest.mark.parametrize("waiting", [0, 1000, 2**20])
+def test_shares_add_up_to_the_same_however_many_wait(waiting: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tally, "WAITING", waiting)
+    model, losses = ready(cnn, torch.float32)
+    rows = jacobian(losses, model)
+    assert apart(randeigen.torch.table(losses, model), rows @ rows.T) <= 1e-5
+
+
+def test_parameters_of_two_precisions_have_one_table() -> None:
+    class Widened(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.double()
+
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), Widened(), nn.Linear(3, 2).double())
+    losses = losses_of(model(torch.randn(6, 4)))
+    rows = torch.cat([jacobian(losses, layer) for layer in (model[0], model[3])], 1)
+    assert apart(randeigen.torch.table(losses, model, checked=True), rows @ rows.T) <= 1e-5
+
+
+def test_the_callers_tf32_is_off_while_the_table_is_made_and_on_again(monkeypatch: Any) -> None:
+    flags = torch.backends.cuda.matmul
+    name, off, on = (
+        ("fp32_precision", "ieee", "tf32")
+        if hasattr(flags, "fp32_precision")
+        else ("allow_tf32", False, True)
+    )
+    seen = []
+
+    def watched(make: Any) -> Any:
+        def call(*given: Any) -> Any:
+            seen.append(getattr(flags, name))
+            return make(*given)
+
+        return call
+
+    for products in ("products", "joint_gram"):
+        monkeypatch.setattr(tally, products, watched(getattr(tally, products)))
+    model, losses = ready(mlp, torch.float32)
+    before = getattr(flags, name)
+    setattr(flags, name, on)
+    try:
+        randeigen.torch.table(losses, model)
+        assert getattr(flags, name) == on
+    finally:
+        setattr(flags, name, before)
+    assert seen == [off] * 3  # two weights, and the biases side by side
 
 
 def test_a_users_own_layer_takes_a_few_lines() -> None:

@@ -86,9 +86,12 @@ class Gram:
         inner = self.table[:-1, :-1]
         w = weights / weights.sum()
         to_mean = inner @ w
-        centred = inner - to_mean[:, None] - to_mean + w @ to_mean
+        centred = inner - to_mean[:, None]
+        centred -= to_mean - w @ to_mean
         half = np.sqrt(w)
-        return half[:, None] * centred * half, lambda vector: centred @ (half * vector)
+        scaled = half[:, None] * centred
+        scaled *= half
+        return scaled, lambda vector: centred @ (half * vector)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,9 +177,8 @@ class Points:
         centred = self.points - w @ self.points
         values, vectors = np.linalg.eigh((centred.T * w) @ centred)
         places = np.where(weights > 0, centred @ vectors[:, -1], 0.0)
-        return Spread(
-            max(float(values[-1]), 0.0), places, float(np.median(self._alone(weights)[weights > 0]))
-        )
+        alone = self._alone(weights)[weights > 0]
+        return Spread(max(float(values[-1]), 0.0), places, _median(alone))
 
     def _alone(self, weights: Array) -> Array:
         """(n,) each row's weight times its squared distance from the mean."""
@@ -196,11 +198,18 @@ def _apart(squares: Array, inner: Array) -> Array:
     return np.asarray(between)
 
 
+def _median(values: Array) -> float:
+    """numpy's takes longer to look at its arguments than to sort a hundred numbers."""
+    low, high = (values.size - 1) // 2, values.size // 2
+    ordered = np.partition(values, (low, high))
+    return float(ordered[low] + ordered[high]) / 2
+
+
 def _spread(variance: float, projected: Array, weights: Array, alone: Array) -> Spread:
     if variance <= 0:
         return Spread(0.0, np.zeros(weights.size))
     places = np.where(weights > 0, projected / math.sqrt(variance), 0.0)
-    return Spread(variance, places, float(np.median(alone[weights > 0])))
+    return Spread(variance, places, _median(alone[weights > 0]))
 
 
 def _spread_by_power(apply: Operator, project: Operator, start: Array, steps: int, weights: Array) -> Spread:

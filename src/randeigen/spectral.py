@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from randeigen.types import Array
+from randeigen.types import Array, Mask
 
 Operator: TypeAlias = Callable[[Array], Array]
 
-DENSE, SQUARED = 40, 160  # up to these sizes a dense decomposition, then powers of the matrix, are fastest
+DENSE, BLOCKS = 40, 160  # up to these sizes a dense decomposition, then powers on a block, are fastest
+SEMICIRCLE = 2.2  # widths from the middle to the end of a round cloud's spectrum, with some room
+GROWN = 1e13  # what the top must gain on the bulk to be exact
+LONGEST = 48  # products to get there; looking at what there is costs as much as ten
+EARLY = 8  # products after which a top that stands out has begun to grow
 SQUARINGS = 6
 ALONE = 9_000  # multiplications that OpenBLAS does not share out
 MANY = 8  # rows: below that the parts cost more than they save
@@ -29,47 +33,122 @@ def top_of_covariance(matrix: Array, half: Array, start: Array) -> tuple[float, 
     nobody can arrange to be orthogonal to the answer: secret random ones.
     """
     n = matrix.shape[0]
-    if n > SQUARED:
+    if n > BLOCKS:
         return top_of_operator(partial(_product, matrix), start)
-    found = _top_by_squaring(matrix, half, start) if n > DENSE else None
+    found = _top_by_blocks(matrix, half, start) if n > DENSE else None
     if found is None:
         values, vectors = np.linalg.eigh(matrix)
         found = float(values[-1]), vectors[:, -1]
     return max(found[0], 0.0), found[1]
 
 
-def _top_by_squaring(matrix: Array, half: Array, start: Array) -> tuple[float, Array] | None:
-    """Block power iteration with a 64th power: a handful of small products. None if it does not converge.
+class _Case(NamedTuple):
+    """A covariance, and where the bulk of its spectrum lies."""
+
+    matrix: Array
+    moved: Array  # the same with its null direction moved into the bulk
+    live: Mask
+    low: float  # where the bulk begins
+    width: float  # of the spectrum: the root mean square distance from its middle
+
+
+class _Seen(NamedTuple):
+    """What a block of directions shows of the spectrum."""
+
+    value: float
+    vector: Array
+    off: float  # how far these two are from an eigenpair; at most 1 will do
+    least: float
+    basis: Array
+
+
+def _top_by_blocks(matrix: Array, half: Array, start: Array) -> tuple[float, Array] | None:
+    """By polynomials of the matrix on a block of directions. None if the top is too crowded.
+
+    A few small eigenvalues, rows that lost much of their mass, widen the spectrum until its top lies within
+    what looks like the bulk. Filtering notices, and leaves that to squaring.
+    """
+    live = half > 0
+    rank = max(int(np.count_nonzero(live)) - 1, 1)
+    middle = float(matrix.trace()) / rank
+    width = math.sqrt(max(float(np.vdot(matrix, matrix)) / rank - middle * middle, 0.0))
+    if not (middle > 0 and 0 < width < math.inf):  # rounding is all there is, or its squares overflow
+        return None
+    low = max(middle - SEMICIRCLE * width, 0.0)
+    moved = matrix + (middle * half)[:, None] * half if low > 0 else matrix
+    case = _Case(matrix, moved, live, low, width)
+    start = start * live[:, None]
+    # Of a semicircle's eigenvalues five lie beyond this: a block of eight holds them.
+    high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
+    return _top_by_filtering(case, start, high) or _top_by_squaring(case, start)
+
+
+def _top_by_filtering(case: _Case, block: Array, high: float) -> tuple[float, Array] | None:
+    """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
+    low = min(case.low, float(case.matrix.diagonal()[case.live].min()))
+    goal, before = GROWN, math.inf
+    while True:
+        grown = _grown(case.moved, low, high, block, goal)
+        if grown is None:
+            return None
+        seen = _look(case, grown)
+        if not seen.value > high:  # what grew lies below the bulk
+            return None
+        if seen.off <= 1:
+            return seen.value, seen.vector
+        if not seen.off < before / 10:
+            return None
+        block, high, goal, before = seen.basis, max(high, seen.least), 10 * seen.off, seen.off
+
+
+def _grown(matrix: Array, low: float, high: float, block: Array, goal: float) -> Array | None:
+    """The block times a polynomial that is at most 1 between `low` and `high` and soon large beyond."""
+    step = matrix * (4 / (high - low))
+    step.flat[:: step.shape[0] + 1] -= 2 * (high + low) / (high - low)
+    before = np.ascontiguousarray(block.T)
+    after = np.dot(before, step) / 2
+    size = float(np.vdot(before, before))
+    for k in range(2, LONGEST + 1):
+        before, after = after, np.dot(after, step) - before
+        gain = float(np.vdot(after, after)) / size
+        if gain >= goal**2:
+            break
+        if k == EARLY and gain < 1:
+            return None
+    return np.asarray(after.T)
+
+
+def _top_by_squaring(case: _Case, block: Array) -> tuple[float, Array] | None:
+    """By a 64th power: a handful of small products. None if that does not converge.
 
     The power is that of the matrix less the bulk of its spectrum: of a round cloud in many dimensions all
     eigenvalues are nearly alike, and only what they have beyond the least one tells them apart.
     """
-    live = half > 0
-    rank = max(int(live.sum()) - 1, 1)
-    middle = float(matrix.trace()) / rank
-    if not middle > 0:  # rounding is all there is
-        return None
-    width = math.sqrt(max(float(np.vdot(matrix, matrix)) / rank - middle**2, 0.0))
-    power = matrix + np.outer(middle * half, half)  # the null direction moves to the middle
-    power[live, live] -= max(middle - 2.2 * width, 0.0)  # a semicircle's lower end
+    power = case.moved.copy()
+    power[case.live, case.live] -= case.low
     for _ in range(SQUARINGS):
         power /= max(float(abs(power).max()), np.finfo(float).tiny)
         power = np.dot(power, power.T)  # symmetric, and so written: BLAS then does half the work
-    basis, before = start, math.inf
-    for _ in range(6):
-        basis = np.linalg.qr(power @ basis)[0]
-        image = matrix @ basis
-        values, vectors = np.linalg.eigh(basis.T @ image)
-        vector = basis @ vectors[:, -1]
-        rest = image @ vectors[:, -1] - values[-1] * vector
-        off = math.sqrt(rest @ rest)
-        # Relative to what tells the eigenvalues apart, not to their size: else a round cloud passes at once.
-        if off <= RESIDUAL * min(float(values[-1]), 4 * width) or width == 0:
-            return float(values[-1]), vector
-        if off > before / 10:  # too slow: the top is crowded
+    before = math.inf
+    while True:
+        seen = _look(case, power @ block)
+        if seen.off <= 1:
+            return seen.value, seen.vector
+        if not seen.off < before / 10:  # too slow: the top is crowded
             return None
-        before = off
-    return None
+        block, before = seen.basis, seen.off
+
+
+def _look(case: _Case, block: Array) -> _Seen:
+    """The widest direction that some directions span."""
+    basis = np.linalg.qr(block)[0]
+    image = case.matrix @ basis
+    values, vectors = np.linalg.eigh(basis.T @ image)
+    value, vector = float(values[-1]), basis @ vectors[:, -1]
+    rest = image @ vectors[:, -1] - value * vector
+    # Relative to what tells the eigenvalues apart, not to their size: else a round cloud passes at once.
+    allowed = max(RESIDUAL * min(value, 4 * case.width), np.finfo(float).tiny)
+    return _Seen(value, vector, math.sqrt(rest @ rest) / allowed, float(values[0]), basis)
 
 
 def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:

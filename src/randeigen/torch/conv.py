@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Windows:
         if groups == 1:
             slopes = self.slopes_of(0, outputs)
             for lo, hi in ranges(deep, n * size * (places + outputs)):
-                yield self.windows(lo, hi) @ slopes.mT  # this way round is the faster one
+                yield torch.bmm(self.windows(lo, hi), slopes.mT)  # this way round is the faster one
             return
         for lo, hi in ranges(groups, n * deep * size * (places + outputs)):
             slopes = self.slopes_of(lo * outputs, hi * outputs).unflatten(1, (hi - lo, outputs))
@@ -58,20 +59,29 @@ class Windows:
 
     def slopes_of(self, lo: int, hi: int) -> Tensor:
         """(n, hi − lo, places) the slopes of these output channels."""
-        return self.slopes[:, :, lo:hi].transpose(1, 2).flatten(2)
+        slopes = self.slopes if hi - lo == self.slopes.shape[2] else self.slopes[:, :, lo:hi]
+        if slopes.shape[1] > 1:
+            slopes = slopes.transpose(1, 2)
+        return slopes.reshape(slopes.shape[0], hi - lo, -1)
 
     def windows(self, lo: int, hi: int) -> Tensor:
         """(n, (hi − lo)·kernel, places) the windows of these input channels, at every place."""
         layer, n = self.layer, self.inputs.shape[0]
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        x = self.inputs[:, :, lo:hi].flatten(0, 1)
-        if any(layer._reversed_padding_repeated_twice):
-            x = F.pad(x, layer._reversed_padding_repeated_twice, mode)
-        dims = len(layer.kernel_size)
-        for i in range(dims):
-            reach = layer.dilation[i] * (layer.kernel_size[i] - 1) + 1
-            x = x.unfold(2 + i, reach, layer.stride[i])[..., :: layer.dilation[i]]
-        # (n·times, channels, places..., kernel...) → (n, channels·kernel, times·places)
-        x = x.unflatten(0, (n, -1))
-        order = (0, 2, *range(3 + dims, 3 + 2 * dims), 1, *range(3, 3 + dims))
-        return x.permute(order).reshape(n, (hi - lo) * math.prod(layer.kernel_size), -1)
+        x = self._padded(self.inputs if hi - lo == layer.in_channels else self.inputs[:, :, lo:hi])
+        example, time, channel, *lines = x.stride()
+        reach = [far * (size - 1) + 1 for far, size in zip(layer.dilation, layer.kernel_size, strict=True)]
+        steps = zip(x.shape[3:], reach, layer.stride, strict=True)
+        places = [(size - far) // step + 1 for size, far, step in steps]
+        seen = x.as_strided(
+            (n, hi - lo, *layer.kernel_size, x.shape[1], *places),
+            (example, channel, *map(mul, lines, layer.dilation), time, *map(mul, lines, layer.stride)),
+        )
+        return seen.reshape(n, (hi - lo) * math.prod(layer.kernel_size), -1)
+
+    def _padded(self, x: Tensor) -> Tensor:
+        layer, around = self.layer, self.layer._reversed_padding_repeated_twice
+        if not any(around):
+            return x
+        if layer.padding_mode == "zeros":
+            return F.pad(x, around)
+        return F.pad(x.flatten(0, 1), around, layer.padding_mode).unflatten(0, x.shape[:2])

@@ -60,7 +60,7 @@ class Product:
         """The slopes of these outputs against all inputs."""
         lo, hi = lo - self.first, hi - self.first
         inside = slice(max(lo, 0), max(min(hi, self.slopes.shape[2]), 0))
-        found = self.slopes[:, :, inside].mT @ self.inputs
+        found = torch.bmm(self.slopes[:, :, inside].mT, self.inputs)
         if found.shape[1] == hi - lo:
             return found
         whole = found.new_zeros(found.shape[0], hi - lo, found.shape[2])
@@ -131,14 +131,14 @@ def pairwise(inputs: Tensor, slopes: Tensor) -> Tensor:
     """Σ over pairs of positions of ⟨input, input'⟩·⟨slope, slope'⟩, some examples at a time."""
     n, p = inputs.shape[:2]
     if p == 1:
-        return products(inputs[:, 0]) * products(slopes[:, 0])
+        return products(inputs.flatten(1)).mul_(products(slopes.flatten(1)))
     a, b = inputs.flatten(0, 1), slopes.flatten(0, 1)
     lines = []
     for lo, hi in ranges(n, n * p * p):
-        here = slice(lo * p, hi * p)
-        both = (a[here] @ a.T).mul_(b[here] @ b.T)
+        some = slice(lo * p, hi * p)
+        both = (a[some] @ a.T).mul_(b[some] @ b.T) if hi - lo < n else products(a).mul_(products(b))
         lines.append(both.view(hi - lo, p, n, p).sum((1, 3)))
-    return torch.cat(lines)
+    return lines[0] if len(lines) == 1 else torch.cat(lines)
 
 
 def products(rows: Tensor) -> Tensor:

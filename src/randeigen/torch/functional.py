@@ -7,9 +7,8 @@ by. Nothing is run again, so no dropout is drawn again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -22,8 +21,7 @@ PRODUCTS = {"AddmmBackward0": "_saved_mat1", "MmBackward0": "_saved_self", "Line
 NEAR = 5  # nodes between a parameter's use and the output of the layer that owns it
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One place where some lines of a parameter are used."""
 
     node: Node
@@ -36,8 +34,11 @@ class Use:
         if len(shape) == 2:
             inputs = _by_example(getattr(self.node, PRODUCTS[self.name]), n, batch)
             return Product(inputs, slopes, self.first)
-        whole = slopes.new_zeros(n, *shape)
-        whole[:, self.first : self.first + slopes.shape[-1]] = slopes.sum(1)
+        rows = slopes.sum(1)
+        if rows.shape[1:] == shape:
+            return Rows(rows)
+        whole = rows.new_zeros(n, *shape)
+        whole[:, self.first : self.first + rows.shape[1]] = rows
         return Rows(whole)
 
     def known(self, parameter: nn.Parameter) -> bool:
@@ -56,31 +57,36 @@ def _by_example(rows: Tensor, n: int, batch: int | None) -> Tensor:
 
 def uses(graph: Graph, parameter: nn.Parameter) -> list[Use]:
     """Where the parameter is used, beyond transposes and splits."""
+    found: list[Use] = []
     leaf = graph.leaves.get(id(parameter))
-    return [] if leaf is None else list(_climb(graph, leaf, 0, 0))
+    if leaf is not None:
+        _climb(graph, leaf, 0, 0, found)
+    return found
 
 
-def _climb(graph: Graph, node: Node, number: int, first: int) -> Iterator[Use]:
-    for user, output, _ in graph.users.get(node, ()):
+def _climb(graph: Graph, node: Node, number: int, first: int, found: list[Use]) -> None:
+    for user, output, _ in graph.users[node]:
         if output != number:
             continue
         name = user.name()
         if name in TURNS:
-            yield from _climb(graph, user, 0, first)
+            _climb(graph, user, 0, first, found)
         elif name in ("SplitBackward0", "SplitWithSizesBackward0"):
             start = first
             for k, part in enumerate(user._input_metadata):
-                yield from _climb(graph, user, k, start)
+                _climb(graph, user, k, start, found)
                 start += part.shape[0]
         else:
-            yield Use(user, first, name)
+            found.append(Use(user, first, name))
 
 
-def inside(graph: Graph, use: Use, outputs: set[Node]) -> bool:
+def inside(graph: Graph, use: Use, outputs: Collection[Node]) -> bool:
     """Whether the use is part of a layer's call: one of these outputs is close above it."""
+    if use.node in outputs:
+        return True
     level = {use.node}
-    for _ in range(NEAR):
-        if level & outputs:
+    for _ in range(NEAR - 1):
+        level = {user for node in level for user, _, _ in graph.users[node]}
+        if not level.isdisjoint(outputs):
             return True
-        level = {user for node in level for user, _, _ in graph.users.get(node, ())}
     return False

@@ -24,8 +24,10 @@ def by_form(call: Call, entry: Entry, slopes: Tensor, n: int, batch: int | None)
     if features is None:  # the form needs the layer's own dimensions, and takes each entry for an example
         found = entry.form(module, inputs, slopes)
         return {name: _folded(module, name, value, n) for name, value in found.items()}
-    inputs = tuple(place.first(v) if isinstance(v, Tensor) else v for v in inputs)
-    return entry.form(module, inputs, place.first(slopes))
+    if place != (0, 1):
+        inputs = tuple(place.first(v) if isinstance(v, Tensor) else v for v in inputs)
+        slopes = place.first(slopes)
+    return entry.form(module, inputs, slopes)
 
 
 def _folded(module: nn.Module, name: str, value: Tensor | Factor, n: int) -> Tensor | Factor:
@@ -43,7 +45,7 @@ def _folded(module: nn.Module, name: str, value: Tensor | Factor, n: int) -> Ten
             f"the form registered for {type(module).__name__} gave {name} gradients of shape "
             f"{tuple(value.shape)}; give one of shape {tuple(shape)} for each entry of the batch."
         )
-    return value.unflatten(0, (n, -1)).sum(1)
+    return value if value.shape[0] == n else value.unflatten(0, (n, -1)).sum(1)
 
 
 def by_rerun(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -26,63 +27,55 @@ OPAQUE = {  # torch.gather's own node is called GatherBackward0
 
 @dataclass(eq=False)
 class Graph:
-    """All nodes behind the losses, those nearest the leaves first."""
+    """All nodes behind the losses."""
 
-    nodes: list[Node] = field(default_factory=list)
     users: dict[Node, list[tuple[Node, int, int]]] = field(default_factory=dict)  # (by, output, as its input)
     leaves: dict[int, Node] = field(default_factory=dict)  # by id of the parameter
     notes: dict[Call, list[tuple[int, Node, int, torch.Size]]] = field(default_factory=dict)
 
     def lowest(self, wanted: Mapping[Node, Any]) -> list[Node]:
         """Those of the wanted nodes behind which no other is: asking for them runs all the others."""
-        above = set()
-        for node in self.nodes:
-            if any(
-                child in above or child in wanted for child, _ in node.next_functions if child is not None
-            ):
-                above.add(node)
+        above: set[Node] = set()
+        stack = list(wanted)
+        while stack:
+            for user, _, _ in self.users[stack.pop()]:
+                if user not in above:
+                    above.add(user)
+                    stack.append(user)
         return [node for node in wanted if node not in above]
 
 
 def read(losses: Tensor) -> Graph:
     """Walk from the losses to the leaves."""
     graph = Graph()
-    root = losses.grad_fn
-    seen, stack = set(), [(root, False)]
+    users, stack = graph.users, [losses.grad_fn]
+    users[losses.grad_fn] = []
     while stack:
-        node, done = stack.pop()
-        if done:
-            graph.nodes.append(node)  # after all that is behind it
+        node = stack.pop()
+        name = node.name()
+        if name == "torch::autograd::AccumulateGrad":
+            graph.leaves[id(node.variable)] = node
             continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        _look_at(graph, node)
+        if name in OPAQUE:
+            raise BadRows(f"the losses went through {name}: {OPAQUE[name]}.")
+        for call, place, number, shape in node.metadata.get(KEY, ()):
+            graph.notes.setdefault(call, []).append((place, node, number, shape))
         for place, (child, number) in enumerate(node.next_functions):
-            if child is not None:
-                graph.users.setdefault(child, []).append((node, number, place))
-                stack.append((child, False))
+            if child in users:
+                users[child].append((node, number, place))
+            elif child is not None:
+                users[child] = [(node, number, place)]
+                stack.append(child)
     return graph
-
-
-def _look_at(graph: Graph, node: Node) -> None:
-    name = node.name()
-    if name in OPAQUE:
-        raise BadRows(f"the losses went through {name}: {OPAQUE[name]}.")
-    if name == "torch::autograd::AccumulateGrad":
-        graph.leaves[id(node.variable)] = node
-    for call, place, number, shape in node.metadata.get(KEY, ()):
-        graph.notes.setdefault(call, []).append((place, node, number, shape))
 
 
 def run_slopes(losses: Tensor, seeds: Tensor, graph: Graph, wanted: Mapping[Node, Consume]) -> None:
     """One backward pass for the slopes alone: no parameter's gradient is computed, no slope is kept."""
-    lowest = graph.lowest(wanted)
-    edges = [GradientEdge(node, k) for node in lowest for k in range(len(node._input_metadata))]
-    handles = [node.register_prehook(consume) for node, consume in wanted.items() if node not in set(lowest)]
+    lowest = {node: len(node._input_metadata) for node in graph.lowest(wanted)}
+    edges = [GradientEdge(node, k) for node, count in lowest.items() for k in range(count)]
+    handles = [node.register_prehook(consume) for node, consume in wanted.items() if node not in lowest]
     try:
-        with torch.autocast(losses.device.type, enabled=False):
+        with as_recorded(losses):
             found = torch.autograd.grad(losses, edges, seeds, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
         if "second time" in str(error):
@@ -95,7 +88,12 @@ def run_slopes(losses: Tensor, seeds: Tensor, graph: Graph, wanted: Mapping[Node
         for handle in handles:
             handle.remove()
     at = 0
-    for node in lowest:
-        count = len(node._input_metadata)
+    for node, count in lowest.items():
         wanted[node](found[at : at + count])
         at += count
+
+
+def as_recorded(losses: Tensor) -> AbstractContextManager[Any]:
+    """A backward pass works in the precision of the forward pass: no autocast in here."""
+    kind = losses.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -144,7 +144,7 @@ def _judge_group(
         rule = among(alive)
     m = alive.size
     lines = np.zeros((m + 1, m + 1))  # the last is the origin: gradients are measured from 0
-    lines[:m, :m] = table[np.ix_(alive, alive)]
+    lines[:m, :m] = table if m == table.shape[0] else table[np.ix_(alive, alive)]
     geometry = Gram(lines, np.ones(m), rng.standard_normal((m, STARTS)), precision=ROUNDING[itemsize])
     with alone(m):
         verdict = rule.weigh(geometry, f, rng)

@@ -67,9 +67,21 @@ def form_of(module: nn.Module) -> Entry | None:
     return None
 
 
+def all_modules(model: nn.Module) -> list[nn.Module]:
+    """The model and all modules in it."""
+    found: dict[nn.Module, None] = {}
+    stack = [model]
+    while stack:
+        module = stack.pop()
+        if module not in found:
+            found[module] = None
+            stack += reversed([child for child in module._modules.values() if child is not None])
+    return list(found)
+
+
 def is_simple(module: nn.Module) -> bool:
-    """Whether it is a layer of torch's own that is registered here: it uses each parameter once a call."""
-    return form_of(module) is not None and any(kind in SIMPLE for kind in type(module).__mro__)
+    """Whether a layer with a form is of torch's own registered here: it uses each parameter once a call."""
+    return not SIMPLE.isdisjoint(type(module).__mro__)
 
 
 def is_parametrization(module: nn.Module) -> bool:
@@ -93,12 +105,11 @@ def linear(module: nn.Linear, inputs: Inputs, slopes: Tensor) -> Gradients:
     """Outer products of slopes and inputs, summed over positions."""
     x = as_seen(inputs[0], slopes).reshape(slopes.shape[0], -1, module.in_features)
     slopes = widened(slopes).reshape(slopes.shape[0], -1, module.out_features)
-    found: dict[str, Any] = {}
-    if module.weight.requires_grad:
-        found["weight"] = Product(x, slopes)
-    if module.bias is not None and module.bias.requires_grad:
-        found["bias"] = slopes.sum(1)
-    return found
+    return _named(
+        module,
+        lambda: Product(x, slopes),
+        lambda: slopes.squeeze(1) if slopes.shape[1] == 1 else slopes.sum(1),
+    )
 
 
 def _convolution(module: Any, inputs: Inputs, slopes: Tensor) -> Gradients:
@@ -107,12 +118,8 @@ def _convolution(module: Any, inputs: Inputs, slopes: Tensor) -> Gradients:
     x = as_seen(inputs[0], slopes)
     x = x.reshape(n, -1, *x.shape[-tail:])
     slopes = widened(slopes).reshape(n, -1, *slopes.shape[-tail:])
-    found: dict[str, Any] = {}
-    if module.weight.requires_grad:
-        found["weight"] = Windows(module, x, slopes)
-    if module.bias is not None and module.bias.requires_grad:
-        found["bias"] = slopes.transpose(1, 2).flatten(2).sum(2)
-    return found
+    places = (1, *range(3, slopes.dim()))
+    return _named(module, lambda: Windows(module, x, slopes), lambda: slopes.sum(places))
 
 
 layer(nn.Conv1d, features=2)(_convolution)
@@ -184,9 +191,9 @@ def _by_channel(module: Any, standard: Tensor, slopes: Tensor) -> Gradients:
     return _named(module, lambda: (slopes * standard.reshape_as(slopes)).sum(2), lambda: slopes.sum(2))
 
 
-def _named(module: Any, weight: Callable[[], Tensor], bias: Callable[[], Tensor]) -> Gradients:
+def _named(module: Any, weight: Callable[[], Tensor | Factor], bias: Callable[[], Tensor]) -> Gradients:
     """Only what is trained."""
-    found = {}
+    found: dict[str, Tensor | Factor] = {}
     for name, make in (("weight", weight), ("bias", bias)):
         parameter = module._parameters.get(name)
         if parameter is not None and parameter.requires_grad:
@@ -201,7 +208,7 @@ def widened(values: Tensor) -> Tensor:
 
 def as_seen(values: Tensor, slopes: Tensor) -> Tensor:
     """The input as the layer multiplied it: autocast rounds it to the precision of the output."""
-    return widened(values.to(slopes.dtype))
+    return widened(values if values.dtype == slopes.dtype else values.to(slopes.dtype))
 
 
 SIMPLE = frozenset(FORMS)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from randeigen.errors import BadRows
-from randeigen.torch.factors import Factor, joint_gram
-from randeigen.torch.survey import Survey
+from randeigen.torch.layers import all_modules, widened
+from randeigen.torch.survey import Survey, alternating
+from randeigen.torch.tally import Tally
 from randeigen.types import Array
 
 # Of the squared length, by item size of the narrowest slopes, times 1/sqrt(n). Where examples mix, it is off
@@ -30,9 +30,8 @@ def table(losses: Tensor, model: nn.Module, *, checked: bool = False) -> Tensor:
     with survey(losses, model) as plan:
         found = measure(plan)
         if checked:
-            trained = [node.variable for key, node in plan.graph.leaves.items() if key in plan.names]
             each = torch.full_like(losses, 1 / plan.n)
-            mean = torch.autograd.grad(losses, trained, each, retain_graph=True)
+            mean = torch.autograd.grad(losses, list(plan.trained.values()), each, retain_graph=True)
             check(mean, found.cpu().numpy(), np.full(plan.n, 1 / plan.n), plan)
         return found
 
@@ -59,55 +58,34 @@ def survey(losses: Tensor, model: nn.Module) -> Survey:
         raise BadRows(
             f"model must be the torch.nn.Module that made the losses, found {type(model).__name__}."
         )
-    for name, module in model.named_modules():
+    modules = all_modules(model)
+    for module in modules:
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            name = next(name for name, other in model.named_modules() if other is module)
             raise BadRows(
                 f"{name or 'the model'} is a {type(module).__name__} in training mode: it mixes the examples "
                 "of a batch, so no example has a gradient of its own. Use nn.GroupNorm instead, or put it "
                 "into eval mode (module.eval()) to train with the statistics it has."
             )
-    return Survey(losses, model)
+    return Survey(losses, modules)
 
 
 def measure(plan: Survey) -> Tensor:
     """Run the survey and add up the shares of all parameters."""
     if plan.n == 1:
-        trained = [node.variable for key, node in plan.graph.leaves.items() if key in plan.names]
-        found = torch.autograd.grad(plan.losses, trained, retain_graph=True)
-        return torch.stack([_length(g).double().square() for g in found]).sum().reshape(1, 1)
-    total = torch.zeros(plan.n, plan.n, dtype=torch.float64, device=plan.losses.device)
-
-    def add(parameter: nn.Parameter, factors: Sequence[Factor]) -> None:
-        with _in_full():
-            total.add_(joint_gram(factors, parameter.shape).to(total.device))
-
-    plan.run(add)
-    signs = plan.signs.double()
-    return (total + total.T) / 2 * signs[:, None] * signs
-
-
-@contextmanager
-def _in_full() -> Iterator[None]:
-    """No TF32 for the table, whatever the caller trains with: its 2⁻¹¹ would be an adversary's to use."""
-    flags = torch.backends.cuda.matmul
-    name, full = ("fp32_precision", "ieee") if hasattr(flags, "fp32_precision") else ("allow_tf32", False)
-    before = getattr(flags, name)
-    if before == full:
-        yield
-        return
-    setattr(flags, name, full)
-    try:
-        yield
-    finally:
-        setattr(flags, name, before)
+        found = torch.autograd.grad(plan.losses, list(plan.trained.values()), retain_graph=True)
+        return torch.tensor([[_squared_length(found, plan)]], dtype=torch.float64, device=plan.losses.device)
+    tally = Tally(plan.n, plan.losses.device)
+    plan.run(tally.add)
+    total, signs = tally.total(), alternating(plan.n, plan.losses.device, torch.float64)
+    return (total + total.T).mul_(signs[:, None]).mul_(signs / 2)
 
 
 def check(gradients: Sequence[Tensor | None], table: Array, weights: Array, plan: Survey) -> None:
     """The squared length of Σ wᵢ·gᵢ must be what the table says, wᵀGw. It costs one reading of the sum."""
-    parts = [_length(g) for g in gradients if g is not None]
-    found = float(torch.stack([part.to(plan.losses.device) for part in parts]).double().square().sum())
+    found = _squared_length([g for g in gradients if g is not None], plan)
     live = np.flatnonzero(weights)
-    w, inner = weights[live], table[np.ix_(live, live)]
+    w, inner = (weights, table) if live.size == plan.n else (weights[live], table[np.ix_(live, live)])
     expected, scale = float(w @ inner @ w), float(w @ np.sqrt(inner.diagonal())) ** 2
     if abs(found - expected) <= SLACK[plan.itemsize] / math.sqrt(plan.n) * scale:
         return
@@ -125,7 +103,9 @@ def check(gradients: Sequence[Tensor | None], table: Array, weights: Array, plan
     )
 
 
-def _length(gradient: Tensor) -> Tensor:
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    return torch.linalg.vector_norm(gradient, dtype=torch.promote_types(gradient.dtype, torch.float32))
+def _squared_length(gradients: Sequence[Tensor], plan: Survey) -> float:
+    """Of all of them as one vector."""
+    dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    lengths = torch._foreach_norm([widened(g) for g in dense])
+    found = torch.stack([length.to(plan.losses.device) for length in lengths]).tolist()
+    return float(sum(length * length for length in found))

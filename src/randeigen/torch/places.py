@@ -22,12 +22,12 @@ class Place(NamedTuple):
 
 def place_of(shape: Sequence[int], n: int, features: int | None, batch: int | None) -> Place | None:
     """Where this shape holds n examples; `batch` is the size of the second dimension if that is the batch."""
-    lead = shape[:1] if features is None else shape[: max(len(shape) - features, 0)]
-    if len(lead) > 1 and lead[1] == batch:
-        return Place(1, lead[1] // n)
-    if len(lead) > 0 and lead[0] > 0 and lead[0] % n == 0:
-        return Place(0, lead[0] // n)
-    return Place(1, 1) if len(lead) > 1 and lead[1] == n else None
+    lead = min(len(shape), 1) if features is None else len(shape) - features  # dimensions to look at
+    if lead > 1 and shape[1] == batch:
+        return Place(1, shape[1] // n)
+    if lead > 0 and shape[0] > 0 and shape[0] % n == 0:
+        return Place(0, shape[0] // n)
+    return Place(1, 1) if lead > 1 and shape[1] == n else None
 
 
 def unreadable(module: nn.Module, shape: Sequence[int], n: int) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from randeigen.errors import BadRows
 from randeigen.torch.factors import Factor, summed
+from randeigen.torch.graph import as_recorded
 from randeigen.torch.judge import BatchVerdict, as_groups, as_rule, judge
 from randeigen.torch.measure import check, measure, survey
 from randeigen.torch.survey import Survey
@@ -42,8 +43,9 @@ def backward(
     rule = as_rule(eps, rule, on_excess)
     with survey(losses, model) as plan:
         labels = as_groups(groups, plan.n)
-        table = measure(plan).cpu().numpy()
-        finite = torch.isfinite(losses.detach()).cpu().numpy()
+        # Side by side, so that the device is waited for once.
+        found = torch.cat([measure(plan), losses.detach().double()[None]]).cpu().numpy()
+        table, finite = found[:-1], np.isfinite(found[-1])
         bad = {int(i): "not finite: its loss is NaN or infinity" for i in np.flatnonzero(~finite)}
         verdict = judge(
             table, rule, labels, directions=directions, seed=seed, on_excess=on_excess, unusable=bad,
@@ -55,33 +57,33 @@ def backward(
 
 def _fill(plan: Survey, table: Array, verdict: BatchVerdict) -> None:
     """The second pass, checked against the table before anything is added to what `.grad` held."""
-    leaves = {key: node.variable for key, node in plan.graph.leaves.items()}
-    trained, judged = list(leaves.values()), [leaf for key, leaf in leaves.items() if key in plan.names]
+    trained, judged = [node.variable for node in plan.graph.leaves.values()], list(plan.trained.values())
     if verdict.unusable and len(judged) < sum(isinstance(leaf, nn.Parameter) for leaf in trained):
         raise BadRows(
             f"examples {list(verdict.unusable)[:8]} are not finite, and the losses depend on parameters "
             "outside the given model, which cannot be given a gradient without them; give the whole model."
         )
-    before = [p.grad for p in trained]
     coefficients = torch.as_tensor(verdict.coefficients).to(plan.losses)
-    for p in trained:
+    before = [(p, p.grad) for p in trained if p.grad is not None]
+    for p, _ in before:
         p.grad = None
     try:
         if verdict.unusable:
             _combine(plan, coefficients * plan.signs, sorted(set(range(plan.n)) - set(verdict.unusable)))
         else:
-            with torch.autocast(plan.losses.device.type, enabled=False):
+            with as_recorded(plan.losses):
                 plan.losses.backward(coefficients)
         # The caller's hooks may change what comes to .grad, and that is their right.
         if not any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in judged):
             check([p.grad for p in judged], table, verdict.coefficients, plan)
     except BaseException:
-        for p, old in zip(trained, before, strict=True):
+        for p in trained:
+            p.grad = None
+        for p, old in before:
             p.grad = old
         raise
-    for p, old in zip(trained, before, strict=True):
-        if old is not None:
-            p.grad = old if p.grad is None else old.add_(p.grad)
+    for p, old in before:
+        p.grad = old if p.grad is None else old.add_(p.grad)
 
 
 def _combine(plan: Survey, coefficients: Tensor, usable: list[int]) -> None:

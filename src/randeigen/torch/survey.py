@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,23 +21,34 @@ from randeigen.torch.record import Call
 Spend: TypeAlias = Callable[[nn.Parameter, Sequence[Factor]], None]
 
 
+class _Layer(NamedTuple):
+    module: nn.Module
+    entry: Entry | None
+    simple: bool
+    mine: dict[str, nn.Parameter]  # what it owns of the parameters that count
+
+
+@lru_cache(maxsize=8)
+def alternating(n: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """(n,) signs without a pattern that batches have."""
+    return torch.tensor([1.0 - 2 * (i.bit_count() & 1) for i in range(n)], dtype=dtype, device=device)
+
+
 class Survey:
     """The plan of the first pass; `run` makes it and spends each parameter's gradients at once."""
 
-    def __init__(self, losses: Tensor, model: nn.Module) -> None:
-        self.losses, self.n = losses, losses.numel()
+    def __init__(self, losses: Tensor, modules: Sequence[nn.Module]) -> None:
+        self.losses, self.n, self.modules = losses, losses.numel(), modules
         # Each example's gradient comes with a sign. Where examples mix, or are taken for one another, the
         # signs do not cancel, and the gradient's length gives it away even if all weights are equal.
-        self.signs = torch.tensor([1.0 - 2 * (i.bit_count() & 1) for i in range(self.n)]).to(losses)
+        self.signs = alternating(self.n, losses.device, losses.dtype)
         self.graph: Graph = read(losses)
-        # Those of the model's parameters that the losses depend on.
-        self.names = {id(p): name for name, p in model.named_parameters() if id(p) in self.graph.leaves}
+        # Those of the model's parameters that the losses depend on, by their id.
+        given = (p for module in modules for p in module._parameters.values())
+        self.trained = {id(p): p for p in given if id(p) in self.graph.leaves}
         self.batch = self._second_dimension()
+        self.layers: dict[nn.Module, _Layer] = {}  # those that were called
         self.owners: dict[int, list[Call]] = {}  # calls of the layers that own a parameter, by its id
-        self.called = {call.module for call in self.graph.notes if not is_parametrization(call.module)}
-        for call in self.graph.notes:
-            for parameter in owned(call.module).values():
-                self.owners.setdefault(id(parameter), []).append(call)
         self.wanted: dict[Node, list[Consume]] = {}
         self.pending: dict[int, int] = {}  # uses of a parameter still to come, by its id
         self.factors: dict[int, list[Factor]] = {}
@@ -46,12 +57,12 @@ class Survey:
         self.added: list[nn.Parameter] = []  # those that meet the batch by being added to it
         self.itemsize = losses.element_size()  # of the narrowest slopes met on the way
         if self.n > 1:  # a gradient alone needs no plan
-            self._plan(model)
+            self._plan()
 
     def _second_dimension(self) -> int | None:
         """How many entries a batch has, where the layers say that it comes second."""
         for call, outputs in self.graph.notes.items():
-            if getattr(call.module, "batch_first", True) is False and len(outputs[0][3]) == 3:
+            if len(outputs[0][3]) == 3 and getattr(call.module, "batch_first", True) is False:
                 size = outputs[0][3][1]
                 return size if size % self.n == 0 else None
         return None
@@ -84,21 +95,23 @@ class Survey:
         for call in self.graph.notes:
             call.forget()
 
-    def _plan(self, model: nn.Module) -> None:
+    def _plan(self) -> None:
+        for call in self.graph.notes:
+            for parameter in self._layer(call).mine.values():
+                self.owners.setdefault(id(parameter), []).append(call)
         planned: set[int] = set()
-        for module in model.modules():
+        for module in self.modules:
             if isinstance(module, nn.MultiheadAttention):
                 self._plan_attention(module, planned)
-        trained = [p for p in model.parameters() if id(p) in self.names]
-        for parameter in trained:
+        for parameter in self.trained.values():
             self._plan_functions(parameter, planned)
         for call, outputs in self.graph.notes.items():
             if not is_parametrization(call.module):
                 self._plan_call(call, outputs, planned)
-        for parameter in trained:
+        for parameter in self.trained.values():
             if id(parameter) not in planned:
                 self._plan_copies(parameter, planned)
-        missing = [name for key, name in self.names.items() if key not in planned]
+        missing = [self._name(p) for key, p in self.trained.items() if key not in planned]
         if missing:
             raise BadRows(
                 f"the losses depend on {', '.join(missing[:4])}{' ...' if len(missing) > 4 else ''}, but no "
@@ -107,8 +120,20 @@ class Survey:
                 "model, and keep penalties on the weights out of the losses (give them to the optimizer)."
             )
 
+    def _layer(self, call: Call) -> _Layer:
+        module = call.module
+        if module not in self.layers:
+            entry, mine = form_of(module), owned(module)
+            mine = {name: p for name, p in mine.items() if id(p) in self.trained}
+            self.layers[module] = _Layer(module, entry, entry is not None and is_simple(module), mine)
+        return self.layers[module]
+
+    def _name(self, parameter: nn.Parameter) -> str:
+        named = self.modules[0].named_parameters()
+        return str(next(name for name, other in named if other is parameter))
+
     def _plan_attention(self, module: nn.MultiheadAttention, planned: set[int]) -> None:
-        mine = {id(p): p for p in module.parameters() if id(p) in self.names and id(p) not in planned}
+        mine = {id(p): p for p in module.parameters() if id(p) in self.trained and id(p) not in planned}
         found = {key: functional.uses(self.graph, p) for key, p in mine.items()}
         if not all(use.known(mine[key]) for key, uses in found.items() for use in uses):
             return  # as any other layer
@@ -124,24 +149,26 @@ class Survey:
         if id(parameter) in planned:
             return
         owners = self.owners.get(id(parameter), [])
+        layers = [self._layer(call) for call in owners]
         uses = functional.uses(self.graph, parameter)
-        if all(is_simple(call.module) for call in owners):
+        if all(layer.simple for layer in layers):
             outputs = {node for call in owners for _, node, _, _ in self.graph.notes[call]}
             uses = [use for use in uses if not functional.inside(self.graph, use, outputs)]
-        elif any(form_of(call.module) or not self._is_container(call.module) for call in owners):
+        elif any(layer.entry or not self._is_container(layer.module) for layer in layers):
             return  # the layer's form, or running it again, sees to all uses at once
         if all(use.known(parameter) for use in uses):
             self._plan_uses(parameter, uses, self.batch, planned)
-        elif owners and is_simple(owners[0].module):
+        elif layers and layers[0].simple:
             raise BadRows(
-                f"{self.names[id(parameter)]} is also used outside the layer that owns it (by "
+                f"{self._name(parameter)} is also used outside the layer that owns it (by "
                 f"{', '.join(sorted({use.name for use in uses}))}), in a way that cannot be followed example "
                 "by example: a penalty on the weights belongs into the optimizer; else call the layer."
             )
 
     def _is_container(self, module: nn.Module) -> bool:
         """Whether layers of its own were called: to run it again would be to run them all again."""
-        return any(child is not module and child in self.called for child in module.modules())
+        inner = (child for child in module.modules() if child is not module and child in self.layers)
+        return not all(is_parametrization(child) for child in inner)
 
     def _plan_uses(
         self, parameter: nn.Parameter, uses: list[functional.Use], batch: int | None, planned: set[int]
@@ -159,9 +186,7 @@ class Survey:
         self._give(parameter, factor)
 
     def _plan_call(self, call: Call, outputs: list[Any], planned: set[int]) -> None:
-        module = call.module
-        entry = form_of(module)
-        mine = {name: p for name, p in owned(module).items() if id(p) in self.names}
+        module, entry, _, mine = self._layer(call)
         if entry is None:  # then the uses by functions are all there are
             mine = {name: p for name, p in mine.items() if id(p) not in self.followed}
         if not mine:
@@ -234,7 +259,7 @@ class Survey:
                 )
             given: list[Any] = [None] * (max(slopes) + 1)
             for k, slope in slopes.items():
-                given[k] = None if slope is None else slope.reshape(shapes[k])
+                given[k] = slope if slope is None or slope.shape == shapes[k] else slope.reshape(shapes[k])
             if entry:
                 found = by_form(call, entry, given[0], self.n, self.batch)
             else:
