@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from randeigen import bench
-from randeigen.experiments.federations import PARTITIONS, Cell, cells, findings, play, table
+from randeigen.experiments.federations import PARTITIONS, Cell, cells, findings, longest, play, table
 from randeigen.learn.records import versions
 from randeigen.rows.save import replacing
 
@@ -109,7 +109,7 @@ def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 def collect(paths: list[Path], out: Path) -> int:
     """The record, the table, and what fails."""
-    played = read(paths)
+    played = longest(read(paths))
     for run in played:
         told = [{k: _short(v) for k, v in moment.items() if v not in ({}, "")} for moment in run["history"]]
         run["history"] = told
@@ -120,7 +120,11 @@ def collect(paths: list[Path], out: Path) -> int:
     print(table(found))
     missed = [one for one in found if one.kept is False]
     for miss in missed:
-        print(f"missed: {miss.cell.name}: {miss}")
+        print(
+            f"missed: {miss.cell.name} after {miss.cell.rounds} rounds: accuracy {miss.accuracy:.3f} "
+            f"(unattacked mean {miss.clean:.3f}), asr {miss.asr} (unattacked {miss.own}), "
+            f"weight of liars {miss.corrupt:.3f}"
+        )
     return int(bool(missed))
 
 

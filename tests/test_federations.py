@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from randeigen.experiments.federations import BACKDOORS, RULES, Cell, cells, findings, table
+from randeigen.experiments.federations import BACKDOORS, RULES, Cell, cells, findings, longest, table
 from randeigen.learn.descent import bands
 
 
@@ -81,13 +81,43 @@ def test_the_table_says_which_rule_had_fewer_rounds() -> None:
         played(Cell("mnist", "tma", "mean", rounds=2), [0.5, 0.1]),
         played(Cell("mnist", "tma", "filtering", rounds=1), [0.4]),
     ]
-    assert "| mnist | iid | tma | 2 | 90.0 | 10.0 | 40.0 (1) |  |" in table(findings(runs))
+    assert "| mnist | iid | tma | 2 | 90.0 |  | 10.0 | 40.0 (1) |  |" in table(findings(runs))
+
+
+def test_of_attacks_among_unlike_clients_nothing_is_claimed_but_the_honest_mean_is_told() -> None:
+    partition = "dirichlet-0.3"
+    runs = [
+        played(Cell("mnist", "none", "mean", partition, 1), [0.9]),
+        played(Cell("mnist", "honest", "mean", partition, 1), [0.8], own=0.02),
+        played(Cell("mnist", "dfba", "randeigen", partition, 1), [0.5], 0.9),
+        played(Cell("mnist", "none", "randeigen", partition, 1), [0.89]),
+    ]
+    found = {(one.cell.attack, one.cell.rule): one for one in findings(runs)}
+    assert found["dfba", "randeigen"].kept is None
+    assert found["dfba", "randeigen"].alone == (0.8, 0.02)
+    assert found["none", "randeigen"].kept is False
+    assert "| dfba | 1 | 90.0 / 1.0 | 80.0 / 2.0 |  |  | 50.0 / 90.0 |" in table(found.values())
+
+
+def test_an_attacks_own_rate_is_the_one_last_taken() -> None:
+    base = played(Cell("mnist", "none", "mean", rounds=3), [0.5, 0.6, 0.7])
+    base["history"][0]["own"], base["history"][1]["own"] = {"dfba": 0.3}, {}
+    (found,) = findings([base, played(Cell("mnist", "dfba", "mean", rounds=2), [0.5, 0.5], 0.9)])[1:]
+    assert found.own == 0.3
+
+
+def test_of_two_runs_of_a_cell_the_longer_counts() -> None:
+    short, long = (played(Cell("mnist", "tma", "mean", rounds=k), [0.1] * k) for k in (1, 2))
+    other = played(Cell("mnist", "tma", "filtering", rounds=1), [0.1])
+    assert longest([long, short, other]) == [long, other]
 
 
 def test_the_table_prints_misses_in_bold() -> None:
     base = played(Cell("mnist", "none", "mean", rounds=1), [0.9])
     lost = played(Cell("mnist", "dfba", "randeigen", rounds=1), [0.9], 0.5)
-    assert "| mnist | iid | dfba | 1 | 90.0 / 1.0 |  |  | **90.0 / 50.0** |" in table(findings([base, lost]))
+    assert "| mnist | iid | dfba | 1 | 90.0 / 1.0 |  |  |  | **90.0 / 50.0** |" in table(
+        findings([base, lost])
+    )
 
 
 @pytest.mark.parametrize("active", [[5] * 9, [100, 90, 71, 69, 40, 3, 1], [1]])

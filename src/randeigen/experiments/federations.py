@@ -2,16 +2,19 @@
 
 A cell is one federation: a data set, a partition, an attack, a rule. All have the paper's 100 clients, of
 whom 20 lie, and its local training. Cells are compared round by round with the unattacked mean of the same
-partition and seed, which is also where an attack's rate on a clean model comes from.
+partition and seed, which is also where an attack's rate on a clean model comes from; and with the mean of the
+80 honest clients alone. Where clients are unlike, the images of the 20 are missed even if nobody lies.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from randeigen.attacks.catalogue import ATTACKS
 from randeigen.attacks.dba import DBA
@@ -29,7 +32,7 @@ RULES: Mapping[str, Callable[[], Rule]] = {
     "filtering": lambda: ChunkedFiltering(eps=EPS, sigma=1e-5),
     "randeigen": lambda: RandEigen(eps=EPS),
 }
-NONE, WRECKING = "none", ("tma", "hidra")
+NONE, ALONE, WRECKING = "none", "honest", ("tma", "hidra")  # the honest clients alone
 BACKDOORS = ("mra", "mra-eager", "mra-boosted", "dba", "mpa", "dfba")
 NO_BUTS: Mapping[str, int] = {}
 FEW = 0.03  # how far above a clean model's own rate an attack may end
@@ -52,13 +55,17 @@ class Cell:
         return f"{self.data}_{self.partition}_{self.attack}_{self.rule}_{self.seed}"
 
     @property
+    def unattacked(self) -> bool:
+        """Whether nobody lies: then all attacks' rates are taken."""
+        return self.attack.startswith((NONE, ALONE))
+
+    @property
     def spec(self) -> Spec:
         """DBA has its own model and local training, and begins after some quiet rounds."""
-        by_dba = self.attack in ("dba", "none-dba")
         kind, alpha = PARTITIONS[self.partition]
         return Spec(
-            task=f"{self.data}-dba" if by_dba else self.data,
-            attack=NONE if self.attack.startswith(NONE) else self.attack,
+            task=f"{self.data}-dba" if self.attack.endswith("dba") else self.data,
+            attack=NONE if self.unattacked else self.attack,
             rule=self.rule,
             eps=EPS,
             rounds=self.rounds,
@@ -78,7 +85,7 @@ def attack_of(name: str, data: str) -> Any:
         return MRA(boost=5.0, rate=0.01, share=0.4)
     if name == "dba":
         return DBA(scale=5.0 if data == "fashion-mnist" else 1.0)
-    return None if name.startswith(NONE) else ATTACKS[name].make()
+    return ATTACKS[name].make() if name in ATTACKS else None
 
 
 def cells(data: str, partition: str, rounds: int, but: Mapping[str, int] = NO_BUTS) -> list[Cell]:
@@ -89,17 +96,17 @@ def cells(data: str, partition: str, rounds: int, but: Mapping[str, int] = NO_BU
     pairs = [(attack, rule) for attack in (NONE, *WRECKING, *BACKDOORS) for rule in RULES]
     return [
         Cell(data, attack, rule, partition, min(rounds, but.get(attack, rounds), but.get(rule, rounds)))
-        for attack, rule in [*pairs, ("none-dba", "mean")]
+        for attack, rule in [*pairs, *((base, "mean") for base in (f"{NONE}-dba", ALONE, f"{ALONE}-dba"))]
     ]
 
 
 def play(cell: Cell, device: str = "cpu", until: float = math.inf) -> dict[str, Any]:
     """Train this federation; what came of it, as JSON has it. One that must end sooner has fewer rounds."""
     lab = _laboratory(cell, device)
-    others = [name for name in BACKDOORS if (name == "dba") == (cell.attack == "none-dba")]
+    others = [name for name in BACKDOORS if (name == "dba") == cell.attack.endswith("dba")]
     trials = (
         {name: _laboratory(replace(cell, attack=name), device).trials["asr"] for name in others}
-        if cell.attack.startswith(NONE)
+        if cell.unattacked
         else {}
     )
     weights, state = lab.scene.first, dict[str, Any]()
@@ -119,7 +126,11 @@ def play(cell: Cell, device: str = "cpu", until: float = math.inf) -> dict[str, 
 
 def _laboratory(cell: Cell, device: str) -> Laboratory:
     attack = attack_of(cell.attack, cell.data)
-    return Laboratory.of(cell.spec, None, attack, RULES[cell.rule](), None, device)
+    lab = Laboratory.of(cell.spec, None, attack, RULES[cell.rule](), None, device)
+    if not cell.attack.startswith(ALONE):
+        return lab
+    honest = np.arange(int(EPS * lab.spec.clients), lab.spec.clients)
+    return replace(lab, shares=lab.shares.of(honest), spec=replace(lab.spec, clients=len(honest)))
 
 
 @dataclass(frozen=True)
@@ -131,20 +142,20 @@ class Finding:
     clean: float  # accuracy of the unattacked mean
     asr: float | None
     own: float | None  # what the attack's trials find in the unattacked model
+    alone: tuple[float, float | None] | None  # the same two of the honest clients' own mean
     corrupt: float  # the liars' share of the weights, on average over attacked rounds
     kept: bool | None  # whether the claim about this cell holds; None where there is none
 
 
 def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """Every cell judged. A cell without its unattacked mean is left out."""
-    runs = {Cell(**run["cell"]): run["history"] for run in played}
+    """Every cell judged, in the order of the study. A cell without its unattacked mean is left out."""
+    runs = dict(sorted(((Cell(**run["cell"]), run["history"]) for run in played), key=_place))
     found = []
     for cell, history in runs.items():
-        base = _base(cell, runs)
+        base, honest = _base(cell, NONE, runs), _base(cell, ALONE, runs)
         if base is None:
             continue
-        end, clean = history[-1], base[min(len(history), len(base)) - 1]
-        own = clean.get("own", {}).get(cell.attack)
+        end, clean = history[-1], base[len(history) - 1]
         lied = [
             moment["weight_corrupt"] for moment in history if moment["liars"] and moment["weight_corrupt"]
         ]
@@ -153,7 +164,8 @@ def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
             accuracy=end["accuracy"],
             clean=clean["accuracy"],
             asr=end["asr"],
-            own=own,
+            own=_own(base[: len(history)], cell.attack),
+            alone=_beside(honest, len(history), cell.attack),
             corrupt=sum(lied) / max(sum(moment["liars"] > 0 for moment in history), 1),
             kept=None,
         )
@@ -161,9 +173,37 @@ def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
     return found
 
 
-def _base(cell: Cell, runs: Mapping[Cell, list[dict[str, Any]]]) -> list[dict[str, Any]] | None:
-    """The history of the unattacked mean with this cell's data, partition, model and seed."""
-    unattacked = "none-dba" if cell.attack in ("dba", "none-dba") else NONE
+def longest(played: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of the cells that differ in nothing but their rounds, the one with the most."""
+    kept: dict[Cell, Mapping[str, Any]] = {}
+    for run in sorted(played, key=lambda run: len(run["history"])):
+        kept[replace(Cell(**run["cell"]), rounds=0)] = run
+    return list(kept.values())
+
+
+def _place(run: tuple[Cell, object]) -> tuple[int, ...]:
+    cell = run[0]
+    attacks, data = [NONE, *WRECKING, *BACKDOORS], ["mnist", "fashion-mnist"]
+    order = (list(PARTITIONS), cell.partition), (data, cell.data), (attacks, cell.attack)
+    return tuple(names.index(name) if name in names else len(names) for names, name in order)
+
+
+def _beside(
+    base: Sequence[Mapping[str, Any]] | None, rounds: int, attack: str
+) -> tuple[float, float | None] | None:
+    """Accuracy and the attack's rate after as many rounds."""
+    return None if base is None else (base[rounds - 1]["accuracy"], _own(base[:rounds], attack))
+
+
+def _own(base: Sequence[Mapping[str, Any]], attack: str) -> float | None:
+    """The attack's rate on the unattacked model, when it was last taken."""
+    taken = [moment["own"][attack] for moment in base if attack in moment.get("own", {})]
+    return taken[-1] if taken else None
+
+
+def _base(cell: Cell, kind: str, runs: Mapping[Cell, list[dict[str, Any]]]) -> list[dict[str, Any]] | None:
+    """The history of an unattacked mean with this cell's data, partition, model and seed."""
+    unattacked = f"{kind}-dba" if cell.attack.endswith("dba") else kind
     same = ("data", "partition", "seed")
     for other, history in runs.items():
         alike = all(getattr(other, name) == getattr(cell, name) for name in same)
@@ -173,15 +213,20 @@ def _base(cell: Cell, runs: Mapping[Cell, list[dict[str, Any]]]) -> list[dict[st
 
 
 def _claim(found: Finding) -> bool | None:
-    """Without defence the attack succeeds; with RandEigen it does not; without attack it costs little."""
+    """Without defence the attack succeeds; with RandEigen it does not; without attack it costs little.
+
+    Of attacks among unlike clients nothing is claimed.
+    """
     cell = found.cell
+    if cell.partition == "dirichlet-0.1" or (cell.partition != "iid" and cell.attack != NONE):
+        return None
     if cell.rule == "mean" and cell.attack in WRECKING:
         return found.accuracy < found.clean - 0.2
     if cell.rule == "mean" and cell.attack in BACKDOORS:
         return found.asr is not None and found.asr > 0.8
     if cell.rule == "randeigen" and cell.attack == NONE:
         return found.accuracy >= found.clean - 0.005
-    if cell.rule == "randeigen" and cell.attack != "none-dba":
+    if cell.rule == "randeigen":
         near = found.accuracy >= found.clean - 0.01
         return near and (found.asr is None or found.own is None or found.asr <= found.own + FEW)
     return None
@@ -196,15 +241,16 @@ def table(found: Iterable[Finding]) -> str:
     for one in found:
         line = lines.setdefault((one.cell.data, one.cell.partition, one.cell.attack), {})
         line[one.cell.rule] = one
-    head = ["data", "partition", "attack", "rounds", "unattacked mean", *RULES]
+    head = ["data", "partition", "attack", "rounds", "unattacked mean", "honest alone", *RULES]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for (data, partition, attack), by_rule in lines.items():
-        if attack == "none-dba":
+        most = max(by_rule.values(), key=lambda one: one.cell.rounds)
+        if most.cell.unattacked and attack != NONE:
             continue
-        longest = max(by_rule.values(), key=lambda one: one.cell.rounds)
-        rounds, clean = longest.cell.rounds, _pair(longest.clean, longest.own)
+        rounds, clean = most.cell.rounds, _pair(most.clean, most.own)
+        alone = _pair(*most.alone) if most.alone else ""
         cells_ = [_shown(by_rule[rule], rounds) if rule in by_rule else "" for rule in RULES]
-        out.append(f"| {' | '.join([data, partition, attack, str(rounds), clean, *cells_])} |")
+        out.append(f"| {' | '.join([data, partition, attack, str(rounds), clean, alone, *cells_])} |")
     return "\n".join(out)
 
 
