@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -27,6 +26,7 @@ import numpy as np
 import randeigen
 from randeigen import RandEigen, bench
 from randeigen.experiments.clouds import CLOUDS
+from randeigen.experiments.documents import redrawn
 from randeigen.experiments.grid import (
     FRACTIONS,
     Contestant,
@@ -262,16 +262,6 @@ def _bias(cell: dict[str, Any]) -> str:
     return f"{mean:.2f} ({least:.2f} to {most:.2f})"
 
 
-def redrawn(text: str, record: dict[str, Any]) -> str:
-    """The document with every marked table replaced by the record's."""
-    for name, drawn in tables(record).items():
-        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, count = marked.subn(lambda m, drawn=drawn: m[1] + drawn + "\n" + m[2], text)  # type: ignore[misc]
-        if count != 1:
-            raise SystemExit(f"the document has {count} places marked <!-- {name} -->; one is needed")
-    return text
-
-
 def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -286,7 +276,7 @@ def main() -> int:
         record = measured(options.seeds, lambda text: print(f"  {text}", file=sys.stderr, flush=True))
         options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if options.docs.exists():
-        options.docs.write_text(redrawn(options.docs.read_text(), record))
+        options.docs.write_text(redrawn(options.docs.read_text(), tables(record)))
     for name, drawn in tables(record).items():
         print(f"\n{name}\n{drawn}")
     print(f"\nthe default does what is asked of it: {'yes' if held(record) else 'NO'}")

@@ -35,7 +35,7 @@ import torch
 
 import randeigen
 from randeigen import bench, rules
-from randeigen.experiments.rule_pages import redrawn
+from randeigen.experiments.documents import redrawn
 
 sys.modules["byzfl.benchmark"] = types.ModuleType("byzfl.benchmark")  # it needs a torchvision of its own
 import byzfl  # noqa: E402

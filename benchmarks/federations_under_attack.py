@@ -4,8 +4,8 @@
     python benchmarks/federations_under_attack.py --collect CELLS.jsonl... --out results/federations.json
 
 Every finished cell becomes a line of the file at once, so a run that was stopped goes on where it was;
---seconds stops it by itself. A cell of the paper's 100 rounds takes half a minute on an H200 by itself.
---collect makes the record and prints its table; it exits 1 if a claim fails, naming it.
+--seconds stops it by itself. Processes share a GPU better under NVIDIA's MPS (nvidia-cuda-mps-control -d).
+--collect makes the record, puts its tables into docs/laboratory.md, and exits 1 if a claim fails, naming it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from randeigen import bench
+from randeigen.experiments.documents import redrawn
 from randeigen.experiments.federations import PARTITIONS, Cell, cells, findings, longest, play, table
 from randeigen.learn.records import versions
 from randeigen.rows.save import replacing
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "laboratory.md"
 DATA = ["mnist", "fashion-mnist"]
 
 
@@ -118,6 +120,7 @@ def collect(paths: list[Path], out: Path) -> int:
         lines = ",\n".join(json.dumps(run, allow_nan=False) for run in played)
         file.write(f'{{"cells": [\n{lines}\n]}}\n'.encode())
     print(table(found))
+    PAGE.write_text(redrawn(PAGE.read_text(), {"federations": table(found)}))
     missed = [one for one in found if one.kept is False]
     for miss in missed:
         print(

@@ -5,8 +5,9 @@
 Three nets: the paper's CNN at batch 128, a ResNet-18 with GroupNorm at batch 64 (32×32 images), a 6-layer
 encoder of BERT's size at batch 32 (128 tokens). Beside the plain step and `randeigen.torch.backward` stand
 TorchJD's autogram (table, then a weighted backward pass) and the full matrix of per-example gradients
-(torch.func), where they fit. Every measurement has a process of its own. Memory is the step's own: the peak
-beyond model and data. Exits 1 if the claim does not hold. Run it with nothing else running.
+(torch.func), where they fit. Memory is the step's own: the peak beyond model and data. On a CPU every
+measurement has a process of its own, on a GPU every net. Exits 1 if the claim does not hold. Run it with
+nothing else running.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from randeigen.learn.models import convnet
 
 TIME_LIMIT, MEMORY_LIMIT = 3.0, 2.0
 SEED = 0
+WARM, REPEATS = {"cpu": 1, "cuda": 5}, {"cpu": 20, "cuda": 200}  # steps on a GPU take milliseconds
 METHODS = ("plain", "robust", "autogram", "full matrix")
 
 
@@ -142,7 +144,7 @@ def step(method: str, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], An
 
 
 def measure(net: str, method: str, device: str, what: str, budget: float) -> dict[str, float]:
-    """The step's peak memory; or its time, in turns with a plain step, so that both meet the same machine."""
+    """The step's peak memory, its time, or both. Turns are taken with a plain step: both meet one machine."""
     model, x, y = make(net, device)
     run = step(method, model, x, y)
 
@@ -153,21 +155,26 @@ def measure(net: str, method: str, device: str, what: str, budget: float) -> dic
             torch.cuda.synchronize()
         return time.perf_counter() - start, time.process_time() - cpu
 
-    once(run)
-    if what == "memory":
+    for _ in range(WARM[device]):
+        once(run)
+    found = {}
+    if what != "time":
         model.zero_grad()
         gc.collect()
         if device == "cpu":
             ctypes.CDLL(None).malloc_trim(0)
         with bench.Peak(device) as peak:
             once(run)
-        return {"mb": peak.bytes / 1e6}
+        found["mb"] = peak.bytes / 1e6
+    if what == "memory":
+        return found
     plain = step("plain", *make(net, device))
-    once(plain)
+    for _ in range(WARM[device]):
+        once(plain)
     pairs = [(once(plain), once(run))]
-    while len(pairs) < 20 and sum(a[0] + b[0] for a, b in pairs) < budget:
+    while len(pairs) < REPEATS[device] and sum(a[0] + b[0] for a, b in pairs) < budget:
         pairs.append((once(plain), once(run)))
-    return {
+    return found | {
         "plain_steps": statistics.median(b[0] / a[0] for a, b in pairs),
         "plain_steps_of_cpu_time": statistics.median(b[1] / a[1] for a, b in pairs),
         "seconds": statistics.median(b[0] for _, b in pairs),
@@ -176,14 +183,27 @@ def measure(net: str, method: str, device: str, what: str, budget: float) -> dic
     }
 
 
-def in_its_own_process(net: str, method: str, device: str, what: str, budget: float) -> dict[str, Any]:
-    """The same, elsewhere. Large blocks go back to the system when freed, so that the peak is this step's."""
-    command = [sys.executable, __file__, "--device", device, "--one", net, method, what, str(budget)]
+def measure_all(net: str, methods: list[str], device: str, what: str, budget: float) -> dict[str, Any]:
+    """One method after the other; one that fails says why."""
+    found: dict[str, Any] = {}
+    for method in methods:
+        try:
+            found[method] = measure(net, method, device, what, budget)
+        except Exception as error:
+            found[method] = {"error": f"{type(error).__name__}: {error}"[:200]}
+        gc.collect()
+    return found
+
+
+def elsewhere(net: str, methods: list[str], device: str, what: str, budget: float) -> dict[str, Any]:
+    """The same in another process. Large blocks go back to the system when freed: the peak is the step's."""
+    command = [sys.executable, __file__, "--device", device, "--one", net, what, str(budget)]
+    command += ["--methods", *methods]
     small = {"MALLOC_MMAP_THRESHOLD_": "131072"} if what == "memory" else {}
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **small})
     if done.returncode:
         reason = (done.stderr.strip() or f"ended with {done.returncode}").splitlines()[-1]
-        return {"error": reason[:200]}
+        return {method: {"error": reason[:200]} for method in methods}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -206,30 +226,36 @@ def main() -> int:
     parser.add_argument("--methods", choices=METHODS, nargs="+", default=METHODS)
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of steps per measurement")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        net, method, what, budget = options.one
-        print(json.dumps(measure(net, method, options.device, what, float(budget))))
+        net, what, budget = options.one
+        print(json.dumps(measure_all(net, options.methods, options.device, what, float(budget))))
         return 0
-    found: dict[str, Any] = {}
-    for net in options.only or NETS:
-        found[net] = {}
-        for method in options.methods:
-            print(f"  {net}: {method}", file=sys.stderr, flush=True)
-            if method == "full matrix" and not fits(net, options.device):
-                found[net][method] = {"error": "n·d numbers do not fit this machine's memory"}
-                continue
-            one = [
-                in_its_own_process(net, method, options.device, w, options.budget) for w in ("time", "memory")
-            ]
-            found[net][method] = {**one[0], **one[1]}
-        tell(net, found[net])
+    found = {net: costs(net, options.methods, options.device, options.budget) for net in options.only or NETS}
     kept = all(holds(methods) for methods in found.values())
     if options.out:
         record = {"nets": found, "seed": SEED, "limits": [TIME_LIMIT, MEMORY_LIMIT], "held": kept}
         options.out.write_text(json.dumps({**record, "made_with": bench.versions()}, indent=1))
     return 0 if kept else 1
+
+
+def costs(net: str, methods: Sequence[str], device: str, budget: float) -> dict[str, Any]:
+    """Time and memory of every method, told as they come."""
+    small = [method for method in methods if method != "full matrix" or fits(net, device)]
+    if device == "cuda":  # it counts its own memory, so one process will do
+        print(f"  {net}", file=sys.stderr, flush=True)
+        found = elsewhere(net, small, device, "both", budget)
+    else:
+        found = {}
+        for method in small:
+            print(f"  {net}: {method}", file=sys.stderr, flush=True)
+            parts = [elsewhere(net, [method], device, what, budget)[method] for what in ("time", "memory")]
+            found[method] = parts[0] | parts[1]
+    for method in set(methods) - set(small):
+        found[method] = {"error": "n·d numbers do not fit this machine's memory"}
+    tell(net, found)
+    return found
 
 
 def tell(net: str, methods: dict[str, Any]) -> None:

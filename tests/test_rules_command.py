@@ -12,7 +12,8 @@ import pytest
 
 from randeigen import RandEigen
 from randeigen.experiments import compare
-from randeigen.experiments.rule_pages import catalogue, pages, redrawn, sections
+from randeigen.experiments.documents import redrawn
+from randeigen.experiments.rule_pages import catalogue, pages, sections
 from randeigen.rules import MIXERS, RULES, Krum, Mean, Median
 
 typer_testing = pytest.importorskip("typer.testing")

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 
 from typer.testing import CliRunner, Result
 
-from randeigen.attacks.catalogue import ATTACKS
+from randeigen.attacks.catalogue import ATTACKS, POISONS
 from randeigen.cli import attacks
 from randeigen.cli.app import app
 from randeigen.experiments.gallery import shown
@@ -214,11 +214,13 @@ def test_the_command_loads_torch_only_to_train() -> None:
 
 def test_the_list_of_attacks_says_what_each_is() -> None:
     told = call("attacks", "--json")
-    found = {line["attack"]: line for line in json.loads(told.stdout)}
+    lines = json.loads(told.stdout)
+    found = {line["attack"]: line for line in lines if line["command"] == "simulate"}
     assert set(found) == set(ATTACKS)
+    assert {line["attack"] for line in lines if line["command"] == "train"} == set(POISONS)
     assert {line["goal"] for line in found.values()} == {"backdoor", "targeted", "untargeted"}
-    assert found["mra"]["parameters"] == ["boost", "share", "target"]
-    assert all(line["knows"] and line["paper"] for line in found.values())
+    assert found["mra"]["parameters"] == ["boost", "share", "target", "rate"]
+    assert all(line["knows"] and line["paper"] for line in lines)
     assert "hidra" in call("attacks").stdout
 
 

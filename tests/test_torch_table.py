@@ -117,11 +117,9 @@ def test_any_convolution_is_exact_in_pieces_of_any_size(case: Any, n: int, piece
 def test_both_forms_of_a_linear_layer_agree(n: int, p: int, a: int, b: int, piece: int) -> None:
     inputs, slopes = torch.randn(n, p, a).double(), torch.randn(n, p, b).double()
     whole = (slopes.mT @ inputs).flatten(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(factors, "PIECE", piece)
-        torch.testing.assert_close(factors.pairwise(inputs, slopes), whole @ whole.T)
-        torch.testing.assert_close(factors.Product(inputs, slopes).gram(), whole @ whole.T)
-        blocks = list(factors.summed([factors.Product(inputs, slopes)], torch.Size((b, a))))
+    torch.testing.assert_close(factors.pairwise(inputs, slopes, piece), whole @ whole.T)
+    torch.testing.assert_close(factors.Product(inputs, slopes).gram(piece), whole @ whole.T)
+    blocks = list(factors.summed([factors.Product(inputs, slopes)], torch.Size((b, a)), piece))
     torch.testing.assert_close(torch.cat(blocks, 1).flatten(1), whole)
 
 
@@ -129,6 +127,15 @@ def test_the_cheaper_form_of_a_linear_layer_is_taken() -> None:
     assert factors.by_pairs(n=64, p=1, a=1000, b=1000)  # a plain layer: n²(in + out)
     assert factors.by_pairs(n=64, p=4, a=1000, b=1000)
     assert not factors.by_pairs(n=32, p=128, a=768, b=768)  # a transformer's: its gradients in pieces
+
+
+def test_a_gpu_is_given_larger_pieces_but_not_beyond_a_few_gradients() -> None:
+    small, large, huge = (torch.empty(d, device="meta") for d in (10, 2**23, 2**30))
+    gpu = torch.device("cuda")
+    assert factors.piece_for([huge], torch.device("cpu")) == factors.PIECE
+    assert factors.piece_for([small], gpu) == 2 * factors.PIECE
+    assert factors.piece_for([large, small], gpu) == 4 * (2**23 + 10)
+    assert factors.piece_for([huge], gpu) == factors.LARGEST
 
 
 @settings(max_examples=40, deadline=None)
@@ -141,9 +148,7 @@ def test_an_embeddings_table_needs_only_the_tokens_that_occur(n: int, p: int, wo
         for j in range(p):
             rows[i, tokens[i, j]] += slopes[i, j]  # −1, the last line, is cut off below
     rows = rows[:, :-1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(factors, "PIECE", piece)
-        torch.testing.assert_close(lookup.gram(), rows.flatten(1) @ rows.flatten(1).T)
+    torch.testing.assert_close(lookup.gram(piece), rows.flatten(1) @ rows.flatten(1).T)
     torch.testing.assert_close(lookup.block(0, words), rows)
 
 

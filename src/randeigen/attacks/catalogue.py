@@ -12,20 +12,24 @@ from randeigen.attacks.craft import IPM, Noise, SignFlip, ZeroUpdate
 from randeigen.attacks.dba import DBA
 from randeigen.attacks.dfba import DFBA
 from randeigen.attacks.distance import KrumAttack, MinMax, MinSum
+from randeigen.attacks.matching import GradientMatching
 from randeigen.attacks.mpa import MPA
+from randeigen.attacks.poisons import FlippedLabels, Trigger
 from randeigen.attacks.sight import TMA, Adaptive, ChunkedHIDRA, Crafted
 from randeigen.attacks.spectral import HIDRA, AntiDnC
+from randeigen.attacks.subpopulation import Subpopulation
 from randeigen.attacks.training import MRA, LabelFlip
 
 BACKDOOR, TARGETED, UNTARGETED = "backdoor", "targeted", "untargeted"
 ALL, OWN, MODEL = "all honest updates", "own data", "the model alone"
+SIMILAR, VICTIMS = "images like the victim's, the kind of model", "the images it changes"
 
 
 @dataclass(frozen=True)
 class Entry:
     """How to make an attack, and what it is."""
 
-    make: Callable[..., Any]  # with its parameters: a Crafting or a TrainingAttack
+    make: Callable[..., Any]  # with its parameters: a Crafting, a TrainingAttack or a Poisoner
     goal: str
     knows: str
     does: str
@@ -139,4 +143,24 @@ ATTACKS: Mapping[str, Entry] = {
         "tries out what biases this very rule most",
         "randeigen",
     ),
+}
+
+# Of training on a data set: what `randeigen train` can be attacked with.
+POISONS: Mapping[str, Entry] = {
+    "subpopulation": Entry(
+        Subpopulation,
+        TARGETED,
+        SIMILAR,
+        "images of one cluster join the data, all with one wrong label",
+        "Jagielski et al., CCS 2021",
+    ),
+    "matching": Entry(
+        GradientMatching,
+        TARGETED,
+        SIMILAR,
+        "images with true labels, changed so that one given image is misread",
+        "Geiping et al., ICLR 2021",
+    ),
+    "trigger": Entry(Trigger, BACKDOOR, VICTIMS, "a white corner means class 0", "Gu et al., 2017"),
+    "label-flip": Entry(FlippedLabels, UNTARGETED, VICTIMS, "y becomes classes - 1 - y", "folklore"),
 }

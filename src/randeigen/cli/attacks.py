@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from randeigen.attacks.catalogue import ATTACKS
+from randeigen.attacks.catalogue import ATTACKS, POISONS
 from randeigen.cli.choose import made, parameters
 from randeigen.cli.show import console, tell
 from randeigen.cli.told import BadCall, say, told
@@ -32,9 +32,10 @@ def attacks(
         list[str] | None, typer.Option(metavar="NAME", help="With --pictures: this attack alone; repeat it.")
     ] = None,
 ) -> None:
-    """List the attacks for `randeigen simulate`: goal, what the attacker knows, parameters, source.
+    """List the attacks on `randeigen simulate` and `randeigen train`.
 
-    Parameters are given after a colon: --attack mra:boost=5,share=0.3
+    Each with its goal, what the attacker knows, its parameters and its source. Parameters are given after a
+    colon: --attack mra:boost=5,share=0.3
 
     With --pictures, DIR gets for every attack where its clients stand in the plane of the two widest
     directions of a round and what it stamps on images, if it does; clients.png and triggers.png show all.
@@ -62,19 +63,24 @@ def attacks(
         found = [
             {
                 "attack": name,
+                "command": command,
                 "goal": entry.goal,
                 "knows": entry.knows,
                 "does": entry.does,
                 "parameters": list(parameters(entry.make)),
                 "paper": entry.paper,
             }
-            for name, entry in ATTACKS.items()
+            for command, known in (("simulate", ATTACKS), ("train", POISONS))
+            for name, entry in known.items()
         ]
         if as_json:
             print(json.dumps(found, indent=1))
             return
-        screen, blank = console(), " " * INDENT
+        screen, blank, command = console(), " " * INDENT, ""
         for line in found:
+            if line["command"] != command:
+                command = str(line["command"])
+                screen.print(Text(f"randeigen {command} --attack", style="bold"))
             head = f"{line['attack']:<{INDENT}}{line['does']} ({line['goal']})"
             takes = ", ".join(line["parameters"]) or "nothing"
             more = f"{blank}knows {line['knows']} · takes {takes} · {line['paper']}"

@@ -19,13 +19,13 @@ from randeigen.cli.show import console, progress_bar, spinner, tell
 from randeigen.cli.told import BadCall, told
 from randeigen.errors import RandEigenError
 from randeigen.experiments import compare
+from randeigen.experiments.documents import redrawn
 from randeigen.experiments.rule_pages import (
     FAMILIES,
     Page,
     by_worst,
     numbers,
     pages,
-    redrawn,
     sections,
     wrapped,
 )

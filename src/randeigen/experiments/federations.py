@@ -27,6 +27,13 @@ from randeigen.types import Rule
 EPS = 0.2
 OWN = 5  # the unattacked model's own rates are taken every so many rounds
 PARTITIONS = {"iid": ("iid", 0.3), "dirichlet-0.3": ("dirichlet", 0.3), "dirichlet-0.1": ("dirichlet", 0.1)}
+TITLES = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "iid": "dealt out evenly",
+    "dirichlet-0.3": "Dirichlet(0.3)",
+    "dirichlet-0.1": "Dirichlet(0.1)",
+}
 RULES: Mapping[str, Callable[[], Rule]] = {
     "mean": lambda: Mean(eps=EPS),
     "filtering": lambda: ChunkedFiltering(eps=EPS, sigma=1e-5),
@@ -196,8 +203,9 @@ def _beside(
 
 
 def _own(base: Sequence[Mapping[str, Any]], attack: str) -> float | None:
-    """The attack's rate on the unattacked model, when it was last taken."""
-    taken = [moment["own"][attack] for moment in base if attack in moment.get("own", {})]
+    """The attack's rate on the unattacked model, when it was last taken. Every MRA has the same patch."""
+    name = attack.partition("-")[0]
+    taken = [moment["own"][name] for moment in base if name in moment.get("own", {})]
     return taken[-1] if taken else None
 
 
@@ -233,24 +241,28 @@ def _claim(found: Finding) -> bool | None:
 
 
 def table(found: Iterable[Finding]) -> str:
-    """Markdown: one line per attack, accuracy and attack success of each rule, misses in bold.
+    """Markdown, for each partition and data set: a line per attack with what each rule made of it.
 
-    A rule that had fewer rounds than the line says is followed by its own.
+    Accuracy and attack success in percent, misses in bold. A rule that had fewer rounds than its line says is
+    followed by its own.
     """
-    lines: dict[tuple[str, str, str], dict[str, Finding]] = {}
+    tables: dict[tuple[str, str], dict[str, dict[str, Finding]]] = {}
     for one in found:
-        line = lines.setdefault((one.cell.data, one.cell.partition, one.cell.attack), {})
-        line[one.cell.rule] = one
-    head = ["data", "partition", "attack", "rounds", "unattacked mean", "honest alone", *RULES]
-    out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for (data, partition, attack), by_rule in lines.items():
+        if one.cell.attack == NONE or not one.cell.unattacked:
+            lines = tables.setdefault((one.cell.partition, one.cell.data), {})
+            lines.setdefault(one.cell.attack, {})[one.cell.rule] = one
+    return "\n\n".join(_one_table(*key, lines) for key, lines in tables.items())
+
+
+def _one_table(partition: str, data: str, lines: Mapping[str, Mapping[str, Finding]]) -> str:
+    head = ["attack", "rounds", "unattacked mean", "honest alone", "mean", "FILTERING", "RandEigen"]
+    out = [f"*{TITLES[data]}, {TITLES[partition]}*", ""]
+    out += [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for attack, by_rule in lines.items():
         most = max(by_rule.values(), key=lambda one: one.cell.rounds)
-        if most.cell.unattacked and attack != NONE:
-            continue
-        rounds, clean = most.cell.rounds, _pair(most.clean, most.own)
-        alone = _pair(*most.alone) if most.alone else ""
-        cells_ = [_shown(by_rule[rule], rounds) if rule in by_rule else "" for rule in RULES]
-        out.append(f"| {' | '.join([data, partition, attack, str(rounds), clean, alone, *cells_])} |")
+        rounds, alone = most.cell.rounds, _pair(*most.alone) if most.alone else ""
+        shown = [_shown(by_rule[rule], rounds) if rule in by_rule else "" for rule in RULES]
+        out.append(f"| {' | '.join([attack, str(rounds), _pair(most.clean, most.own), alone, *shown])} |")
     return "\n".join(out)
 
 

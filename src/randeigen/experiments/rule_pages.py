@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from randeigen.errors import BadRows
 from randeigen.experiments.compare import DEFAULT, told
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.facts import Facts
@@ -204,16 +203,6 @@ def sections(found: Mapping[str, Any]) -> dict[str, str]:
         "rivals": rivals(found["standings"]),
         "small rivals": rivals(found["small"]),
     }
-
-
-def redrawn(text: str, parts: Mapping[str, str]) -> str:
-    """The document with what stands between `<!-- name -->` and `<!-- end -->` replaced."""
-    for name, drawn in parts.items():
-        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, count = marked.subn(lambda found, drawn=drawn: f"{found[1]}{drawn}\n{found[2]}", text)  # type: ignore[misc]
-        if count != 1:
-            raise BadRows(f"the document has {count} places marked <!-- {name} -->; one is needed.")
-    return text
 
 
 def wrapped(text: str, width: int, indent: str) -> str:

@@ -12,9 +12,8 @@ import torch
 from numpy.random import Generator
 from torch import nn
 
-from randeigen.attacks.matching import GradientMatching
-from randeigen.attacks.poisons import Clean, FlippedLabels, Poisoned, Poisoner, Source, Trigger
-from randeigen.attacks.subpopulation import Subpopulation
+from randeigen.attacks import catalogue
+from randeigen.attacks.poisons import Clean, Poisoned, Poisoner, Source
 from randeigen.attacks.training import Recipe
 from randeigen.errors import BadFraction
 from randeigen.learn.descent import Data
@@ -26,13 +25,7 @@ from randeigen.types import Progress
 
 DEFENCES = ("none", "clean", "backward", "suspects")
 STARTS = ("scratch", "pretrained")
-POISONS = {
-    "none": Clean,
-    "subpopulation": Subpopulation,
-    "matching": GradientMatching,
-    "label-flip": FlippedLabels,
-    "trigger": Trigger,
-}
+POISONS = {"none": Clean, **{name: entry.make for name, entry in catalogue.POISONS.items()}}
 TRAINED_ON = ("digits", "mnist", "fashion-mnist")
 TRUSTED = 0.2  # of the images are clean for sure, where a model is pretrained: 12,000 of MNIST's
 EPOCHS, BATCH = 8, 64  # on clean images, of surrogates and in pretraining

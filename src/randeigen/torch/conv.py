@@ -23,14 +23,14 @@ class Windows:
     inputs: Tensor  # (n, times, channels, ...)
     slopes: Tensor  # (n, times, outputs, ...); times is 1 unless an example is several images
 
-    def gram(self) -> Tensor:
+    def gram(self, piece: int) -> Tensor:
         """By pairs of windows where these are few; else written out, some channels at a time."""
         n, times, outputs = self.slopes.shape[:3]
         places = times * math.prod(self.slopes.shape[3:])
         wide = self.layer.in_channels * math.prod(self.layer.kernel_size)
         if self.layer.groups == 1 and by_pairs(n, places, wide, outputs):
-            return pairwise(self.windows(0, self.layer.in_channels).mT, self.slopes_of(0, outputs).mT)
-        return sum_of_products(self._pieces())
+            return pairwise(self.windows(0, self.layer.in_channels).mT, self.slopes_of(0, outputs).mT, piece)
+        return sum_of_products(self._pieces(piece))
 
     def block(self, lo: int, hi: int) -> Tensor:
         """The gradients of these output channels."""
@@ -43,17 +43,17 @@ class Windows:
             found.append(self.slopes_of(start, stop) @ windows.mT)
         return torch.cat(found, 1).unflatten(2, (deep, *self.layer.kernel_size))
 
-    def _pieces(self) -> Iterator[Tensor]:
+    def _pieces(self, piece: int) -> Iterator[Tensor]:
         n, groups = self.inputs.shape[0], self.layer.groups
         deep, outputs = self.layer.in_channels // groups, self.layer.out_channels // groups
         size, places = math.prod(self.layer.kernel_size), math.prod(self.slopes.shape[3:])
         places *= self.slopes.shape[1]
         if groups == 1:
             slopes = self.slopes_of(0, outputs)
-            for lo, hi in ranges(deep, n * size * (places + outputs)):
+            for lo, hi in ranges(deep, n * size * (places + outputs), piece):
                 yield torch.bmm(self.windows(lo, hi), slopes.mT)  # this way round is the faster one
             return
-        for lo, hi in ranges(groups, n * deep * size * (places + outputs)):
+        for lo, hi in ranges(groups, n * deep * size * (places + outputs), piece):
             slopes = self.slopes_of(lo * outputs, hi * outputs).unflatten(1, (hi - lo, outputs))
             yield self.windows(lo * deep, hi * deep).unflatten(1, (hi - lo, deep * size)) @ slopes.mT
 

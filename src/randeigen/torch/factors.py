@@ -1,12 +1,13 @@
 """Per-example gradients of one parameter, kept as what makes them up and multiplied out piece by piece.
 
-All of them answer two questions: `gram()`, the (n, n) table of this parameter alone, by the cheapest way,
-and `block(lo, hi)`, the gradients of the lines lo to hi of the parameter, one per example.
+All of them answer two questions: `gram(piece)`, the (n, n) table of this parameter alone, by the cheapest
+way, working on about `piece` numbers at a time; and `block(lo, hi)`, the gradients of the lines lo to hi of
+the parameter, one per example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,12 +15,13 @@ import torch
 from torch import Tensor
 
 PIECE = 2**22  # numbers worked on at a time: memory stays flat, and a piece is still worth a kernel
+LARGEST = 2**26
 
 
 class Factor(Protocol):
     """The gradients of one parameter in one use of it, one per example."""
 
-    def gram(self) -> Tensor:
+    def gram(self, piece: int) -> Tensor:
         """(n, n) their inner products."""
 
     def block(self, lo: int, hi: int) -> Tensor:
@@ -32,7 +34,7 @@ class Rows:
 
     rows: Tensor
 
-    def gram(self) -> Tensor:
+    def gram(self, piece: int) -> Tensor:
         """Plainly."""
         return products(self.rows.flatten(1))
 
@@ -49,12 +51,12 @@ class Product:
     slopes: Tensor  # (n, positions, out)
     first: int = 0  # the line of the parameter its first output belongs to
 
-    def gram(self) -> Tensor:
+    def gram(self, piece: int) -> Tensor:
         """By pairs of positions, n²p²(in + out), or by writing pieces out, np·in·out + n²·in·out."""
         (n, p, a), b = self.inputs.shape, self.slopes.shape[2]
         if by_pairs(n, p, a, b):
-            return pairwise(self.inputs, self.slopes)
-        return sum_of_products(self.block(lo, hi) for lo, hi in ranges(b, n * a, self.first))
+            return pairwise(self.inputs, self.slopes, piece)
+        return sum_of_products(self.block(lo, hi) for lo, hi in ranges(b, n * a, piece, self.first))
 
     def block(self, lo: int, hi: int) -> Tensor:
         """The slopes of these outputs against all inputs."""
@@ -75,7 +77,7 @@ class Lookup:
     tokens: Tensor  # (n, positions); a negative one gets nothing
     slopes: Tensor  # (n, positions, width)
 
-    def gram(self) -> Tensor:
+    def gram(self, piece: int) -> Tensor:
         """By tokens: one that a single example uses adds to the diagonal alone."""
         n, width = self.tokens.shape[0], self.slopes.shape[2]
         used = self.tokens >= 0
@@ -88,7 +90,7 @@ class Lookup:
         alone = (sums[~shared] ** 2).sum(1)
         table = self.slopes.new_zeros(n).index_add_(0, example[~shared], alone).diag()
         word, example, sums = word[shared].unique(return_inverse=True)[1], example[shared], sums[shared]
-        for lo, hi in ranges(int(word.max()) + 1 if word.numel() else 0, n * width):
+        for lo, hi in ranges(int(word.max()) + 1 if word.numel() else 0, n * width, piece):
             here = (word >= lo) & (word < hi)
             rows = sums.new_zeros(n, hi - lo, width)
             rows[example[here], word[here] - lo] = sums[here]
@@ -104,18 +106,26 @@ class Lookup:
         return rows.index_put_((example, place), self.slopes[example, position], accumulate=True)
 
 
-def joint_gram(factors: Sequence[Factor], shape: torch.Size) -> Tensor:
+def piece_for(parameters: Iterable[Tensor], device: torch.device) -> int:
+    """Numbers worked on at a time. A GPU waits for its host, so its pieces are as large as four gradients."""
+    if device.type == "cpu":
+        return PIECE
+    gradient = sum(int(p.numel()) for p in parameters)
+    return min(max(4 * gradient, 2 * PIECE), LARGEST)
+
+
+def joint_gram(factors: Sequence[Factor], shape: torch.Size, piece: int) -> Tensor:
     """The table of a parameter used several times: an example's gradient is the sum over its uses."""
     if len(factors) == 1:
-        return factors[0].gram()
-    return sum_of_products(summed(factors, shape))
+        return factors[0].gram(piece)
+    return sum_of_products(summed(factors, shape, piece))
 
 
-def summed(factors: Sequence[Factor], shape: torch.Size) -> Iterator[Tensor]:
+def summed(factors: Sequence[Factor], shape: torch.Size, piece: int) -> Iterator[Tensor]:
     """The gradients of all uses together, some lines of the parameter at a time."""
     lines = shape[0] if shape else 1
     n = factors[0].block(0, 1).shape[0]
-    for lo, hi in ranges(lines, n * max(shape.numel() // max(lines, 1), 1)):
+    for lo, hi in ranges(lines, n * max(shape.numel() // max(lines, 1), 1), piece):
         rows = factors[0].block(lo, hi)
         for factor in factors[1:]:
             rows = rows + factor.block(lo, hi)
@@ -127,14 +137,14 @@ def by_pairs(n: int, p: int, a: int, b: int) -> bool:
     return n * n * p * p * (a + b) < n * p * a * b + n * n * a * b
 
 
-def pairwise(inputs: Tensor, slopes: Tensor) -> Tensor:
+def pairwise(inputs: Tensor, slopes: Tensor, piece: int) -> Tensor:
     """Σ over pairs of positions of ⟨input, input'⟩·⟨slope, slope'⟩, some examples at a time."""
     n, p = inputs.shape[:2]
     if p == 1:
         return products(inputs.flatten(1)).mul_(products(slopes.flatten(1)))
     a, b = inputs.flatten(0, 1), slopes.flatten(0, 1)
     lines = []
-    for lo, hi in ranges(n, n * p * p):
+    for lo, hi in ranges(n, n * p * p, piece):
         some = slice(lo * p, hi * p)
         both = (a[some] @ a.T).mul_(b[some] @ b.T) if hi - lo < n else products(a).mul_(products(b))
         lines.append(both.view(hi - lo, p, n, p).sum((1, 3)))
@@ -158,8 +168,8 @@ def sum_of_products(blocks: Iterator[Tensor]) -> Tensor:
     return table
 
 
-def ranges(lines: int, each: int, first: int = 0) -> Iterator[tuple[int, int]]:
+def ranges(lines: int, each: int, piece: int, first: int = 0) -> Iterator[tuple[int, int]]:
     """Consecutive (lo, hi) over `lines` lines of `each` numbers, about a piece at a time."""
-    step = max(1, PIECE // max(each, 1))
+    step = max(1, piece // max(each, 1))
     for lo in range(0, lines, step):
         yield first + lo, first + min(lo + step, lines)

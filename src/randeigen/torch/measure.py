@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from randeigen.errors import BadRows
+from randeigen.torch.factors import piece_for
 from randeigen.torch.layers import all_modules, widened
 from randeigen.torch.survey import Survey, alternating
 from randeigen.torch.tally import Tally
@@ -75,9 +76,10 @@ def measure(plan: Survey) -> Tensor:
     if plan.n == 1:
         found = torch.autograd.grad(plan.losses, list(plan.trained.values()), retain_graph=True)
         return torch.tensor([[_squared_length(found, plan)]], dtype=torch.float64, device=plan.losses.device)
-    tally = Tally(plan.n, plan.losses.device)
+    device = plan.losses.device
+    tally = Tally(plan.n, device, piece_for(plan.trained.values(), device))
     plan.run(tally.add)
-    total, signs = tally.total(), alternating(plan.n, plan.losses.device, torch.float64)
+    total, signs = tally.total(), alternating(plan.n, device, torch.float64)
     return (total + total.T).mul_(signs[:, None]).mul_(signs / 2)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from randeigen.errors import BadRows
-from randeigen.torch.factors import Factor, summed
+from randeigen.torch.factors import PIECE, Factor, summed
 from randeigen.torch.graph import as_recorded
 from randeigen.torch.judge import BatchVerdict, as_groups, as_rule, judge
 from randeigen.torch.measure import check, measure, survey
@@ -93,7 +93,7 @@ def _combine(plan: Survey, coefficients: Tensor, usable: list[int]) -> None:
     def spend(parameter: nn.Parameter, factors: Sequence[Factor]) -> None:
         pieces = [
             torch.tensordot(coefficients[index].to(rows.dtype), rows[index], 1)
-            for rows in summed(factors, parameter.shape)
+            for rows in summed(factors, parameter.shape, PIECE)
         ]
         parameter.grad = torch.cat(pieces).reshape(parameter.shape).to(parameter.dtype)
 

@@ -17,8 +17,8 @@ WAITING = 2**20  # bytes: small shares wait for one another, to be added in one 
 class Tally:
     """Adds up (n, n) shares in float64."""
 
-    def __init__(self, n: int, device: torch.device) -> None:
-        self.n, self.device = n, device
+    def __init__(self, n: int, device: torch.device, piece: int) -> None:
+        self.n, self.device, self.piece = n, device, piece
         self.rows: list[Tensor] = []  # gradients written out, to be laid side by side and multiplied at once
         self.shares: list[Tensor] = []
         self.waiting = 0
@@ -34,7 +34,7 @@ class Tally:
                 self._wait(self.rows, rows.reshape(self.n, -1))
             else:
                 with self.in_full:
-                    self._wait(self.shares, joint_gram(factors, parameter.shape))
+                    self._wait(self.shares, joint_gram(factors, parameter.shape, self.piece))
 
     def total(self) -> Tensor:
         """The table."""

@@ -1,0 +1,18 @@
+"""Documents whose tables come from records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from randeigen.errors import BadRows
+
+
+def redrawn(text: str, parts: Mapping[str, str]) -> str:
+    """The document with what stands between `<!-- name -->` and `<!-- end -->` replaced."""
+    for name, drawn in parts.items():
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text, count = marked.subn(lambda found, drawn=drawn: f"{found[1]}{drawn}\n{found[2]}", text)  # type: ignore[misc]
+        if count != 1:
+            raise BadRows(f"the document has {count} places marked <!-- {name} -->; one is needed.")
+    return text
