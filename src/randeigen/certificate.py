@@ -39,5 +39,5 @@ def corruptible(weights: Array, f: int) -> tuple[float, float]:
     if f >= weights.size:
         return float(weights.sum()), 0.0
     cut = weights.size - f
-    ordered = np.partition(weights, cut)
+    ordered = np.sort(weights)
     return float(ordered[cut:].sum()), float(ordered[:cut].sum())

@@ -19,10 +19,12 @@ GROWN = 1e13  # what the top must gain on the bulk to be exact
 LONGEST = 48  # products to get there; looking at what there is costs as much as ten
 EARLY = 8  # products after which a top that stands out has begun to grow
 SQUARINGS = 6
+LINE = 8  # numbers that a line of the cache holds
 ALONE = 9_000  # multiplications that OpenBLAS does not share out
 MANY = 8  # rows: below that the parts cost more than they save
 STEPS = 200  # Lanczos steps before we settle for what there is; the eigenvalue is long exact by then
 CHECKS = frozenset((14, 30, 42, 60, 90, 130))  # when to ask whether it has converged: asking costs too
+TINY = float(np.finfo(float).tiny)
 RESIDUAL = 1e-10  # relative; the eigenvalue's own error is its square over the gap
 
 
@@ -77,7 +79,7 @@ def _top_by_blocks(matrix: Array, half: Array, start: Array) -> tuple[float, Arr
     low = max(middle - SEMICIRCLE * width, 0.0)
     moved = matrix + (middle * half)[:, None] * half if low > 0 else matrix
     case = _Case(matrix, moved, live, low, width)
-    start = start * live[:, None]
+    start = np.multiply(start.T, live, order="C")
     # Of a semicircle's eigenvalues five lie beyond this: a block of eight holds them.
     high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
     return _top_by_filtering(case, start, high) or _top_by_squaring(case, start)
@@ -85,7 +87,7 @@ def _top_by_blocks(matrix: Array, half: Array, start: Array) -> tuple[float, Arr
 
 def _top_by_filtering(case: _Case, block: Array, high: float) -> tuple[float, Array] | None:
     """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
-    low = min(case.low, float(case.matrix.diagonal()[case.live].min()))
+    low = min(case.low, float(case.matrix.diagonal()[case.live].min())) if case.low > 0 else 0.0
     goal, before = GROWN, math.inf
     while True:
         grown = _grown(case.moved, low, high, block, goal)
@@ -103,19 +105,35 @@ def _top_by_filtering(case: _Case, block: Array, high: float) -> tuple[float, Ar
 
 def _grown(matrix: Array, low: float, high: float, block: Array, goal: float) -> Array | None:
     """The block times a polynomial that is at most 1 between `low` and `high` and soon large beyond."""
-    step = matrix * (4 / (high - low))
-    step.flat[:: step.shape[0] + 1] -= 2 * (high + low) / (high - low)
-    before = np.ascontiguousarray(block.T)
-    after = np.dot(before, step) / 2
-    size = float(np.vdot(before, before))
+    p, n = block.shape
+    wide = n + -n % LINE
+    step = _aligned(wide)
+    np.multiply(matrix, 4 / (high - low), out=step[:n, :n])
+    step.reshape(-1)[:: wide + 1] -= 2 * (high + low) / (high - low)
+    before = np.zeros((p, wide))
+    before[:, :n] = block
+    after, spare = np.dot(before, step) / 2, np.empty_like(before)
+    size = np.vdot(before, before)
+    enough = size * goal**2
     for k in range(2, LONGEST + 1):
-        before, after = after, np.dot(after, step) - before
-        gain = float(np.vdot(after, after)) / size
-        if gain >= goal**2:
+        np.dot(after, step, out=spare)
+        spare -= before
+        before, after, spare = after, spare, before
+        if k % 2:  # asking how far it got costs a third of a product
+            continue
+        now = np.vdot(after, after)
+        if now >= enough:
             break
-        if k == EARLY and gain < 1:
+        if k == EARLY and now < size:
             return None
-    return np.asarray(after.T)
+    return np.asarray(after[:, :n])
+
+
+def _aligned(n: int) -> Array:
+    """An n×n table of zeros that begins where a line of the cache does: BLAS takes half as long over it."""
+    room = np.zeros(n * n + LINE)
+    skip = -(room.ctypes.data // room.itemsize) % LINE
+    return room[skip : skip + n * n].reshape(n, n)
 
 
 def _top_by_squaring(case: _Case, block: Array) -> tuple[float, Array] | None:
@@ -127,11 +145,11 @@ def _top_by_squaring(case: _Case, block: Array) -> tuple[float, Array] | None:
     power = case.moved.copy()
     power[case.live, case.live] -= case.low
     for _ in range(SQUARINGS):
-        power /= max(float(abs(power).max()), np.finfo(float).tiny)
+        power /= max(float(abs(power).max()), TINY)
         power = np.dot(power, power.T)  # symmetric, and so written: BLAS then does half the work
     before = math.inf
     while True:
-        seen = _look(case, power @ block)
+        seen = _look(case, np.dot(block, power))
         if seen.off <= 1:
             return seen.value, seen.vector
         if not seen.off < before / 10:  # too slow: the top is crowded
@@ -141,14 +159,15 @@ def _top_by_squaring(case: _Case, block: Array) -> tuple[float, Array] | None:
 
 def _look(case: _Case, block: Array) -> _Seen:
     """The widest direction that some directions span."""
-    basis = np.linalg.qr(block)[0]
-    image = case.matrix @ basis
-    values, vectors = np.linalg.eigh(basis.T @ image)
-    value, vector = float(values[-1]), basis @ vectors[:, -1]
-    rest = image @ vectors[:, -1] - value * vector
+    basis = np.linalg.qr(block.T)[0]
+    image = np.dot(case.matrix, basis)
+    values, vectors = np.linalg.eigh(np.dot(basis.T, image))
+    value, top = float(values[-1]), vectors[:, -1]
+    vector = np.dot(basis, top)
+    rest = np.dot(image, top) - value * vector
     # Relative to what tells the eigenvalues apart, not to their size: else a round cloud passes at once.
-    allowed = max(RESIDUAL * min(value, 4 * case.width), np.finfo(float).tiny)
-    return _Seen(value, vector, math.sqrt(rest @ rest) / allowed, float(values[0]), basis)
+    allowed = max(RESIDUAL * min(value, 4 * case.width), TINY)
+    return _Seen(value, vector, math.sqrt(rest @ rest) / allowed, float(values[0]), basis.T)
 
 
 def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -93,10 +94,10 @@ def removal_share(spread: Spread, mass: Array) -> Array:
 
 def weighted_median(places: Array, mass: Array) -> float:
     """The midpoint on a tie, so that turning the axis round changes nothing."""
-    order = np.argsort(places)
-    sums = np.cumsum(mass[order])
+    order = places.argsort()
+    sums = mass[order].cumsum()
     tie = 1e-12 * sums[-1]
-    low, high = np.searchsorted(sums, [sums[-1] / 2 - tie, sums[-1] / 2 + tie])
+    low, high = sums.searchsorted((sums[-1] / 2 - tie, sums[-1] / 2 + tie))
     return float(places[order[low]] + places[order[min(high, order.size - 1)]]) / 2
 
 
@@ -108,7 +109,9 @@ def without_traces(mass: Array, trace: float = NEGLIGIBLE) -> Array:
 def far_out(geometry: Geometry, f: int) -> Mask:
     """Rows so far out that float64 could not see the others beside them. Never more than f."""
     reach = geometry.reach()
-    wild = reach > WILD * np.median(reach)
+    ordered = np.sort(reach)
+    median = (ordered[(reach.size - 1) // 2] + ordered[reach.size // 2]) / 2
+    wild = reach > WILD * median
     # More of them than liars: some are honest, the honest spread is that wide, and they stay.
     return wild if wild.sum() <= f else np.zeros_like(wild)
 
@@ -140,7 +143,7 @@ class Trail:
     def see(self, mass: Array, variance: float) -> None:
         """A cloud was measured."""
         self.masses.append(mass)
-        self.spreads.append(self.geometry.unit * float(np.sqrt(variance)))
+        self.spreads.append(self.geometry.unit * math.sqrt(variance))
         self.bounds.append(bound(self.geometry, mass, self.f, variance))
 
     def lost(self, before: Array, after: Array, spread: Spread) -> None:

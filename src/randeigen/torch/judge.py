@@ -105,18 +105,18 @@ def judge(
     n = table.shape[0]
     with np.errstate(invalid="ignore"):
         norms = np.sqrt(np.maximum(table.diagonal(), 0.0))
-    lost = {int(i): "not finite: its gradient holds NaN or infinity" for i in np.flatnonzero(~_sound(table))}
+    usable = _sound(table)
+    lost = {int(i): "not finite: its gradient holds NaN or infinity" for i in (~usable).nonzero()[0]}
     lost = dict(sorted({**lost, **(unusable or {})}.items()))
-    usable = np.ones(n, dtype=bool)
     usable[list(lost)] = False
     seen = _unit(table, norms) if directions else table
-    rng = np.random.default_rng([seed, 5])
+    rng = np.random.Generator(np.random.PCG64([seed, 5]))
     weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
     found: list[Group] = []
     notes: list[str] = []
     for label, members in _split(labels):
         here = usable[members]
-        gone = {i: lost[i] for i in members.tolist() if i in lost}
+        gone = {i: lost[i] for i in members[~here].tolist()}
         f, said = budget_left(rule.budget(members.size), here, gone, on_excess)
         group = _judge_group(seen, rule, label, members[here], f, rng, itemsize, directions)
         notes += [*said, *group.verdict.notes]
@@ -168,10 +168,10 @@ def _unit(table: Array, norms: Array) -> Array:
 
 def _split(labels: NDArray[Any]) -> list[tuple[Hashable, NDArray[np.intp]]]:
     """The examples by label; all groups too small to judge as one."""
+    if labels.size and (labels == labels[0]).all():
+        return [(labels[0].item(), np.arange(labels.size))]
     values, inverse = np.unique(labels, return_inverse=True)
     members = [np.flatnonzero(inverse == k) for k in range(values.size)]
-    if values.size == 1:
-        return [(values[0].item(), members[0])]
     parts: list[tuple[Hashable, NDArray[np.intp]]]
     parts = [(v.item(), m) for v, m in zip(values, members, strict=True) if m.size >= SMALL]
     small = [m for m in members if m.size < SMALL]
