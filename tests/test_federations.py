@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ pytest.importorskip("torch")
 from randeigen.experiments.documents import redrawn
 from randeigen.experiments.federations import BACKDOORS, RULES, Cell, cells, findings, longest, table
 from randeigen.learn.descent import bands
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def played(cell: Cell, accuracy: list[float], asr: float | None = None, own: float = 0.01) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def test_the_table_says_which_rule_had_fewer_rounds() -> None:
         played(Cell("mnist", "tma", "mean", rounds=2), [0.5, 0.1]),
         played(Cell("mnist", "tma", "filtering", rounds=1), [0.4]),
     ]
-    assert "| tma | 2 | 90.0 |  | 10.0 | 40.0 (1) |  |" in table(findings(runs))
+    assert "| tma | 2 | 90.0 | 10.0 | 40.0 (1) |  |" in table(findings(runs))
 
 
 def test_of_attacks_among_unlike_clients_nothing_is_claimed_but_the_honest_mean_is_told() -> None:
@@ -116,17 +119,18 @@ def test_of_two_runs_of_a_cell_the_longer_counts() -> None:
 
 
 def test_the_documents_tables_are_the_records() -> None:
-    root = Path(__file__).resolve().parents[1]
-    record = json.loads((root / "results" / "federations.json").read_text())
-    page = (root / "docs" / "laboratory.md").read_text()
-    told = {"federations": table(findings(record["cells"]))}
-    assert redrawn(page, told) == page, "run benchmarks/federations_under_attack.py --collect"
+    federations = json.loads((ROOT / "results" / "federations.json").read_text())
+    unlike = json.loads((ROOT / "results" / "unlike.json").read_text())
+    study = runpy.run_path(str(ROOT / "benchmarks" / "backdoors_among_unlike_clients.py"))
+    told = {"federations": table(findings(federations["cells"])), "unlike": study["table"](unlike["cases"])}
+    page = (ROOT / "docs" / "laboratory.md").read_text()
+    assert redrawn(page, told) == page, "run the benchmarks with --collect and --redraw"
 
 
 def test_the_table_prints_misses_in_bold() -> None:
     base = played(Cell("mnist", "none", "mean", rounds=1), [0.9])
     lost = played(Cell("mnist", "dfba", "randeigen", rounds=1), [0.9], 0.5)
-    assert "| dfba | 1 | 90.0 / 1.0 |  |  |  | **90.0 / 50.0** |" in table(findings([base, lost]))
+    assert "| dfba | 1 | 90.0 / 1.0 |  |  | **90.0 / 50.0** |" in table(findings([base, lost]))
 
 
 @pytest.mark.parametrize("active", [[5] * 9, [100, 90, 71, 69, 40, 3, 1], [1]])

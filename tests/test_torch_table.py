@@ -16,7 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
 import randeigen.torch  # noqa: E402
-from nets import NAMED, ZOO, Encoder, Make, cnn, jacobian, losses_of, mlp  # noqa: E402
+from nets import NAMED, ZOO, Encoder, Make, cnn, jacobian, losses_of, lstm, mlp  # noqa: E402
 from randeigen.torch import factors, tally  # noqa: E402
 from randeigen.torch.record import KEY  # noqa: E402
 
@@ -198,6 +198,18 @@ def test_the_callers_tf32_is_off_while_the_table_is_made_and_on_again(monkeypatc
     finally:
         setattr(flags, name, before)
     assert seen == [off] * 3  # two weights, and the biases side by side
+
+
+def test_a_recurrent_layer_run_again_lays_out_no_weights_for_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, losses = ready(lstm, torch.float64)
+    seen = []
+    monkeypatch.setattr(
+        nn.RNNBase, "flatten_parameters", lambda layer: seen.append(torch.backends.cudnn.enabled)
+    )
+    randeigen.torch.table(losses, model)
+    assert seen
+    assert not any(seen)
+    assert torch.backends.cudnn.enabled
 
 
 def test_a_users_own_layer_takes_a_few_lines() -> None:

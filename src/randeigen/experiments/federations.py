@@ -255,14 +255,23 @@ def table(found: Iterable[Finding]) -> str:
 
 
 def _one_table(partition: str, data: str, lines: Mapping[str, Mapping[str, Finding]]) -> str:
-    head = ["attack", "rounds", "unattacked mean", "honest alone", "mean", "FILTERING", "RandEigen"]
+    beside = any(one.alone for by_rule in lines.values() for one in by_rule.values())
+    head = [
+        "attack",
+        "rounds",
+        "unattacked mean",
+        *["honest alone"] * beside,
+        "mean",
+        "FILTERING",
+        "RandEigen",
+    ]
     out = [f"*{TITLES[data]}, {TITLES[partition]}*", ""]
     out += [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for attack, by_rule in lines.items():
         most = max(by_rule.values(), key=lambda one: one.cell.rounds)
-        rounds, alone = most.cell.rounds, _pair(*most.alone) if most.alone else ""
+        rounds, alone = most.cell.rounds, [_pair(*most.alone) if most.alone else ""] * beside
         shown = [_shown(by_rule[rule], rounds) if rule in by_rule else "" for rule in RULES]
-        out.append(f"| {' | '.join([attack, str(rounds), _pair(most.clean, most.own), alone, *shown])} |")
+        out.append(f"| {' | '.join([attack, str(rounds), _pair(most.clean, most.own), *alone, *shown])} |")
     return "\n".join(out)
 
 

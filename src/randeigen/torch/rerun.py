@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,7 +44,8 @@ def rerun(
 
         return vjp(forward, trained)[1]([*slope])[0]  # type: ignore[no-any-return]
 
-    with asleep(), torch.enable_grad(), _Coins(module, given[0].device), warnings.catch_warnings():
+    device = given[0].device
+    with asleep(), torch.enable_grad(), _Coins(module, device), _no_cudnn(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some operations' batched forms are slow, and say so
         try:
             return vmap(  # type: ignore[no-any-return]
@@ -51,6 +53,18 @@ def rerun(
             )(inputs, given)
         except RuntimeError:  # an operation without a batched form
             return _one_by_one(gradients, inputs, dims, given, [at[i] for i in live], n)
+
+
+@contextmanager
+def _no_cudnn(module: nn.Module) -> Iterator[None]:
+    """A recurrent layer would lay out its weights for cuDNN, and those under `vmap` lie nowhere."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.enabled
+    cudnn.enabled = before and not any(isinstance(part, nn.RNNBase) for part in module.modules())
+    try:
+        yield
+    finally:
+        cudnn.enabled = before
 
 
 def _one_by_one(
