@@ -4,7 +4,7 @@
 
 The less alike honest clients are, the wider their cloud, and the more hides in it. Beside the rule and what
 it fears, what is varied is the cloud itself: smaller local steps, more images for each client. A last
-attacker answers smaller steps with smaller ones of his own. Takes about 25 minutes on one core.
+attacker answers smaller steps with smaller ones of his own. Takes about a quarter of an hour on one core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from randeigen import bench
 from randeigen.cli.attacks import build as attack_named
 from randeigen.cli.choose import build as rule_named
-from randeigen.experiments.documents import redrawn
+from randeigen.experiments.documents import redraw
 from randeigen.learn import Spec, run
 from randeigen.rows.save import replacing
 
@@ -83,7 +83,7 @@ def main() -> int:
         record = {"cases": found, "seeds": options.seeds, "made_with": bench.versions()}
         with replacing(options.out) as file:
             file.write((json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
-    PAGE.write_text(redrawn(PAGE.read_text(), {"unlike": table(found)}))
+    redraw(PAGE, {"unlike": table(found)})
     print(table(found))
     return 0
 

@@ -26,7 +26,7 @@ import numpy as np
 import randeigen
 from randeigen import RandEigen, bench
 from randeigen.experiments.clouds import CLOUDS
-from randeigen.experiments.documents import redrawn
+from randeigen.experiments.documents import redraw
 from randeigen.experiments.grid import (
     FRACTIONS,
     Contestant,
@@ -276,7 +276,7 @@ def main() -> int:
         record = measured(options.seeds, lambda text: print(f"  {text}", file=sys.stderr, flush=True))
         options.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if options.docs.exists():
-        options.docs.write_text(redrawn(options.docs.read_text(), tables(record)))
+        redraw(options.docs, tables(record))
     for name, drawn in tables(record).items():
         print(f"\n{name}\n{drawn}")
     print(f"\nthe default does what is asked of it: {'yes' if held(record) else 'NO'}")

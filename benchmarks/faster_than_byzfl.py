@@ -35,7 +35,7 @@ import torch
 
 import randeigen
 from randeigen import bench, rules
-from randeigen.experiments.documents import redrawn
+from randeigen.experiments.documents import redraw
 
 sys.modules["byzfl.benchmark"] = types.ModuleType("byzfl.benchmark")  # it needs a torchvision of its own
 import byzfl  # noqa: E402
@@ -126,7 +126,7 @@ def main() -> int:
         options.out.write_text(record)
     elif not (options.rule or options.work):
         RECORD.write_text(record)
-        DOCUMENT.write_text(redrawn(DOCUMENT.read_text(), {"byzfl": table(found)}))
+        redraw(DOCUMENT, {"byzfl": table(found)})
     print(f"\nas claimed: {'yes' if held else 'NO'}")
     return 0 if held else 1
 

@@ -22,13 +22,25 @@ from pathlib import Path
 from typing import Any
 
 from randeigen import bench
-from randeigen.experiments.documents import redrawn
-from randeigen.experiments.federations import PARTITIONS, Cell, cells, findings, longest, play, table
+from randeigen.experiments.documents import redraw
+from randeigen.experiments.federations import (
+    ATTACKED,
+    BASES,
+    PARTITIONS,
+    RULES,
+    Cell,
+    cells,
+    findings,
+    longest,
+    play,
+    table,
+)
 from randeigen.learn.records import versions
 from randeigen.rows.save import replacing
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "laboratory.md"
 DATA = ["mnist", "fashion-mnist"]
+ATTACKS = [*ATTACKED, *BASES]
 
 
 def main() -> int:
@@ -43,7 +55,7 @@ def main() -> int:
     parser.add_argument(
         "--but", nargs="+", type=fewer, default=[], help="attacks and rules with fewer: dba=15"
     )
-    parser.add_argument("--attack", nargs="+", help="these alone")
+    parser.add_argument("--attack", nargs="*", choices=ATTACKS, default=ATTACKS, help="these alone")
     parser.add_argument("--timed", action="store_true", help="first the unattacked mean of MNIST, alone")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round after this long")
     parser.add_argument("--workers", type=int, default=8, help="cells trained beside each other")
@@ -51,12 +63,20 @@ def main() -> int:
     parser.add_argument("--collect", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/federations.json"))
     asked = parser.parse_args()
+    for path in asked.collect or ():
+        if not path.is_file():
+            parser.error(f"there is no file {path} to collect cells from; --cells of an earlier run wrote it")
     return collect(asked.collect, asked.out) if asked.collect else train(asked)
 
 
 def fewer(text: str) -> tuple[str, int]:
     """dba=15."""
     name, _, rounds = text.partition("=")
+    if name not in (*ATTACKS, *RULES) or not rounds.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an attack or rule with its rounds, such as dba=15; known are "
+            f"{', '.join((*ATTACKS, *RULES))}"
+        )
     return name, int(rounds)
 
 
@@ -72,7 +92,7 @@ def train(asked: argparse.Namespace) -> int:
         for partition in asked.partition
         for name in asked.data
         for cell in cells(name, partition, asked.rounds, dict(asked.but))
-        if cell not in done and (asked.attack is None or cell.attack in asked.attack)
+        if cell not in done and cell.attack in asked.attack
     ]
     # The slow ones first: FILTERING works on the host, and DBA takes many small steps.
     slow = {cell: -(cell.attack == "dba") - (cell.rule == "filtering") for cell in todo}
@@ -120,7 +140,7 @@ def collect(paths: list[Path], out: Path) -> int:
         lines = ",\n".join(json.dumps(run, allow_nan=False) for run in played)
         file.write(f'{{"cells": [\n{lines}\n]}}\n'.encode())
     print(table(found))
-    PAGE.write_text(redrawn(PAGE.read_text(), {"federations": table(found)}))
+    redraw(PAGE, {"federations": table(found)})
     missed = [one for one in found if one.kept is False]
     for miss in missed:
         print(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clouds import HONEST, gaussian
 from randeigen import projection
+from randeigen.blocks import median
 from randeigen.geometry import Gram, Points
 from randeigen.measure import measure
 from randeigen.rows import as_rows
@@ -145,3 +146,11 @@ def test_projections_are_additive_over_columns(seed: int, k: int, start: int, le
 
 def test_the_papers_width() -> None:
     assert [projection.width(d) for d in (5_000, 2**18, 319_520)] == [852, 1248, 1268]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_the_median_is_numpys_and_leaves_the_values_as_they_were(n: int) -> None:
+    values = np.random.default_rng(n).standard_normal(n)
+    before = values.copy()
+    assert median(values) == np.median(values)
+    np.testing.assert_array_equal(values, before)

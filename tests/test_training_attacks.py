@@ -196,8 +196,8 @@ class TestTraining:
 
         assert share(injected, images, wanted) > 0.99
         mute = replace(attack, strength=1e-6).inject(scene, learnt)
-        fires = abs(share(injected, *place.test) - share(mute, *place.test))
-        assert fires <= 0.01, "on clean images it hardly ever does"
+        silent, fires = share(mute, *place.test), share(injected, *place.test)
+        assert abs(fires - silent) * len(place.test.labels) < 1.5, "on clean images it hardly ever does"
         assert share(injected, *place.test) > share(learnt, *place.test) - 0.15
 
     def test_dfba_refuses_models_it_has_no_path_through(self) -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.blocks import median
 from randeigen.spectral import DENSE, Operator, power_iteration, top_of_covariance, top_of_operator
 from randeigen.types import Array, Spread
 
@@ -179,7 +180,7 @@ class Points:
         values, vectors = np.linalg.eigh((centred.T * w) @ centred)
         places = np.where(weights > 0, centred @ vectors[:, -1], 0.0)
         alone = self._alone(weights)[weights > 0]
-        return Spread(max(float(values[-1]), 0.0), places, _median(alone))
+        return Spread(max(float(values[-1]), 0.0), places, median(alone))
 
     def _alone(self, weights: Array) -> Array:
         """(n,) each row's weight times its squared distance from the mean."""
@@ -204,18 +205,12 @@ def _unscaled(scaled: Array, half: Array, vector: Array) -> Array:
     return np.asarray(np.dot(scaled, vector) / np.where(half > 0, half, 1.0))
 
 
-def _median(values: Array) -> float:
-    """numpy's takes longer to look at its arguments than to sort a hundred numbers. Sorts them in place."""
-    values.sort()
-    return float(values[(values.size - 1) // 2] + values[values.size // 2]) / 2
-
-
 def _spread(variance: float, projected: Array, weights: Array, alone: Array) -> Spread:
     if variance <= 0:
         return Spread(0.0, np.zeros(weights.size))
     live = weights > 0
     places = np.where(live, projected / math.sqrt(variance), 0.0)
-    return Spread(variance, places, _median(alone[live]))
+    return Spread(variance, places, median(alone[live]))
 
 
 def _spread_by_power(apply: Operator, project: Operator, start: Array, steps: int, weights: Array) -> Spread:

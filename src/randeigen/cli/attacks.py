@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ from rich.text import Text
 
 from randeigen.attacks.catalogue import ATTACKS, POISONS
 from randeigen.cli.choose import made, parameters
+from randeigen.cli.options import TableAsJson
 from randeigen.cli.show import console, tell
 from randeigen.cli.told import BadCall, say, told
 from randeigen.experiments.rule_pages import wrapped
@@ -24,7 +27,7 @@ def build(text: str) -> Any:
 
 
 def attacks(
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+    as_json: TableAsJson = False,
     pictures: Annotated[
         str | None, typer.Option(metavar="DIR", help="Draw every attack on digits into DIR instead.")
     ] = None,
@@ -56,7 +59,8 @@ def attacks(
             from randeigen.experiments.gallery import draw_gallery
 
             if unknown := [name for name in only or () if name not in ATTACKS]:
-                raise BadCall(f"there is no attack {unknown[0]!r}; known are {', '.join(ATTACKS)}.")
+                known = ", ".join(ATTACKS)
+                raise BadCall(f"there is no attack {unknown[0]!r} on federations to draw; known are {known}.")
             drawn = draw_gallery(pictures, only or tuple(ATTACKS), say)
             tell(f"{len(drawn)} pictures are in {pictures}; clients.png and triggers.png show all at once.")
             return
@@ -76,13 +80,12 @@ def attacks(
         if as_json:
             print(json.dumps(found, indent=1))
             return
-        screen, blank, command = console(), " " * INDENT, ""
-        for line in found:
-            if line["command"] != command:
-                command = str(line["command"])
-                screen.print(Text(f"randeigen {command} --attack", style="bold"))
-            head = f"{line['attack']:<{INDENT}}{line['does']} ({line['goal']})"
-            takes = ", ".join(line["parameters"]) or "nothing"
-            more = f"{blank}knows {line['knows']} · takes {takes} · {line['paper']}"
-            screen.print(Text(wrapped(head, WIDTH, blank)))
-            screen.print(Text(wrapped(more, WIDTH, blank), style="dim"))
+        screen, blank = console(), " " * INDENT
+        for command, lines in groupby(found, itemgetter("command")):
+            screen.print(Text(f"randeigen {command} --attack", style="bold"))
+            for line in lines:
+                head = f"{line['attack']:<{INDENT}}{line['does']} ({line['goal']})"
+                takes = ", ".join(line["parameters"]) or "nothing"
+                more = f"{blank}knows {line['knows']} · takes {takes} · {line['paper']}"
+                screen.print(Text(wrapped(head, WIDTH, blank)))
+                screen.print(Text(wrapped(more, WIDTH, blank), style="dim"))

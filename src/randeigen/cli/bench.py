@@ -12,6 +12,7 @@ from rich.table import Table
 
 from randeigen import bench as timing
 from randeigen.cli.choose import build
+from randeigen.cli.options import Device, TableAsJson
 from randeigen.cli.show import console, spinner
 from randeigen.cli.told import BadCall, told
 from randeigen.rows.save import replacing
@@ -32,14 +33,14 @@ def bench(
         list[int] | None, typer.Option("--d", "-d", min=1, help="Columns; repeat it to see the growth.")
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="What the rows hold.")] = Dtype.float32,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where torch has one.")] = "cpu",
+    device: Device = "cpu",
     rule: Annotated[
         list[str] | None, typer.Option(help="Rule to time, as in `aggregate --rule`; repeat it.")
     ] = None,
     eps: Annotated[float, typer.Option(help="Fraction of rows the rules are to fear.")] = 0.1,
     repeats: Annotated[int, typer.Option(min=1, help="Calls of each, the median of which counts.")] = 7,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the record as JSON.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")] = False,
+    as_json: TableAsJson = False,
 ) -> None:
     """Time rules on Gaussian rows, beside a plain mean of the same rows in the same run.
 

@@ -19,7 +19,7 @@ from randeigen.cli.show import console, progress_bar, spinner, tell
 from randeigen.cli.told import BadCall, told
 from randeigen.errors import RandEigenError
 from randeigen.experiments import compare
-from randeigen.experiments.documents import redrawn
+from randeigen.experiments.documents import redraw
 from randeigen.experiments.rule_pages import (
     FAMILIES,
     Page,
@@ -93,7 +93,7 @@ def rules(
         if picture:
             _draw(picture, found)
         if docs:
-            _document(docs, found)
+            redraw(Path(docs), sections(found))
         if as_json:
             print(text)
         else:
@@ -220,12 +220,6 @@ def _draw(path: str, found: dict[str, Any]) -> None:
         raise BadCall("there is no rule of the standard grid to draw; give one with --rule.")
     draws = f"{len(found['seeds'])} seed{'s' if len(found['seeds']) > 1 else ''}"
     draw_standings(path, found["standings"], f"How far off: every rule on the standard grid, {draws}")
-
-
-def _document(path: str, found: dict[str, Any]) -> None:
-    text = redrawn(Path(path).read_text(), sections(found))
-    with replacing(path) as file:
-        file.write(text.encode())
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from rich.table import Table
 from randeigen import report
 from randeigen.cli import attacks
 from randeigen.cli.choose import build, made, parameters
+from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
 from randeigen.cli.show import console, tell
 from randeigen.cli.told import INTERRUPTED, BadCall, say, told
 from randeigen.rules import RULES
@@ -51,7 +52,7 @@ def simulate(
     eps: Annotated[float, typer.Option(help="Fraction of clients that lie.")] = 0.2,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 30,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where records and pictures go.")] = "simulation",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run on a CPU.")] = 0,
+    seed: Seed = 0,
     clients: Annotated[int, typer.Option(min=2, help="Clients.")] = 50,
     feared: Annotated[
         float | None, typer.Option(help="Fraction the rules are told to fear; eps unless given.")
@@ -65,11 +66,9 @@ def simulate(
     redraw: Annotated[bool, typer.Option("--redraw", help="Draw the liars anew each round.")] = False,
     calm: Annotated[int, typer.Option(min=0, help="Rounds before the attack begins.")] = 0,
     server: Annotated[str, typer.Option(help="sgd or adam, with parameters: adam:eta=0.01.")] = "sgd",
-    device: Annotated[str, typer.Option(help="cpu, or cuda where torch has one.")] = "cpu",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what an earlier run left in DIR.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The records on stdout instead of a table.")
-    ] = False,
+    device: Device = "cpu",
+    fresh: Fresh = False,
+    as_json: RecordsAsJson = False,
 ) -> None:
     """Train a federation of which a fraction lies, once for each rule, and see who holds.
 

@@ -17,6 +17,7 @@ from rich import box
 from rich.table import Table
 
 from randeigen.cli.choose import made
+from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
 from randeigen.cli.show import console, tell
 from randeigen.cli.told import INTERRUPTED, say, told
 
@@ -48,17 +49,15 @@ def train(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs; 8, or 20 for digits.")] = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where records and pictures go.")] = "training",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run on a CPU.")] = 0,
+    seed: Seed = 0,
     start: Annotated[
         str, typer.Option(help="scratch, or pretrained: on a fifth of the images, known to be clean.")
     ] = "scratch",
     batch: Annotated[int | None, typer.Option(min=1, help="Batch; 128, or fewer for digits.")] = None,
     rate: Annotated[float, typer.Option(help="Step size; a tenth of it in the last quarter.")] = 0.1,
-    device: Annotated[str, typer.Option(help="cpu, or cuda where torch has one.")] = "cpu",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what an earlier run left in DIR.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The records on stdout instead of a table.")
-    ] = False,
+    device: Device = "cpu",
+    fresh: Fresh = False,
+    as_json: RecordsAsJson = False,
 ) -> None:
     """Train on data of which a fraction is poison, once for each defence, and see which holds.
 

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from randeigen.errors import BadRows
+from randeigen.rows.save import replacing
+
+
+def redraw(path: Path, parts: Mapping[str, str]) -> None:
+    """Put these into a document, whole or not at all."""
+    text = redrawn(path.read_text(), parts)
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def redrawn(text: str, parts: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from randeigen.learn.federated import Laboratory
 from randeigen.learn.records import Spec
 from randeigen.rules import ChunkedFiltering, Mean, RandEigen
 from randeigen.types import Rule
+
+History: TypeAlias = Sequence[Mapping[str, Any]]  # what is told of every round
 
 EPS = 0.2
 OWN = 5  # the unattacked model's own rates are taken every so many rounds
@@ -41,6 +43,8 @@ RULES: Mapping[str, Callable[[], Rule]] = {
 }
 NONE, ALONE, WRECKING = "none", "honest", ("tma", "hidra")  # the honest clients alone
 BACKDOORS = ("mra", "mra-eager", "mra-boosted", "dba", "mpa", "dfba")
+ATTACKED = (NONE, *WRECKING, *BACKDOORS)  # with every rule, the unattacked first
+BASES = (f"{NONE}-dba", ALONE, f"{ALONE}-dba")  # the mean alone, to compare with
 NO_BUTS: Mapping[str, int] = {}
 FEW = 0.03  # how far above a clean model's own rate an attack may end
 
@@ -100,10 +104,10 @@ def cells(data: str, partition: str, rounds: int, but: Mapping[str, int] = NO_BU
 
     `but` says which attacks and rules are given fewer rounds.
     """
-    pairs = [(attack, rule) for attack in (NONE, *WRECKING, *BACKDOORS) for rule in RULES]
+    pairs = [(attack, rule) for attack in ATTACKED for rule in RULES] + [(base, "mean") for base in BASES]
     return [
         Cell(data, attack, rule, partition, min(rounds, but.get(attack, rounds), but.get(rule, rounds)))
-        for attack, rule in [*pairs, *((base, "mean") for base in (f"{NONE}-dba", ALONE, f"{ALONE}-dba"))]
+        for attack, rule in pairs
     ]
 
 
@@ -120,11 +124,11 @@ def play(cell: Cell, device: str = "cpu", until: float = math.inf) -> dict[str, 
     history = list[dict[str, Any]]()
     for t in range(1, cell.rounds + 1):
         weights, state, moment = lab.round(t, weights, state)
-        found = asdict(moment)
-        if trials and (t % OWN == 0 or t == cell.rounds or time.time() > until):
+        found, last = asdict(moment), t == cell.rounds or time.time() > until
+        if trials and (t % OWN == 0 or last):
             found["own"] = {name: lab.rate(weights, *trial) for name, trial in trials.items()}
         history.append(found)
-        if time.time() > until:
+        if last:
             break
     cell = replace(cell, rounds=len(history))
     spec = asdict(replace(lab.spec, rounds=cell.rounds))
@@ -162,17 +166,17 @@ def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
         base, honest = _base(cell, NONE, runs), _base(cell, ALONE, runs)
         if base is None:
             continue
-        end, clean = history[-1], base[len(history) - 1]
+        end, (clean, own) = history[-1], _beside(base, history, cell)
         lied = [
             moment["weight_corrupt"] for moment in history if moment["liars"] and moment["weight_corrupt"]
         ]
         finding = Finding(
             cell=cell,
             accuracy=end["accuracy"],
-            clean=clean["accuracy"],
+            clean=clean,
             asr=end["asr"],
-            own=_own(base[: len(history)], cell.attack),
-            alone=_beside(honest, len(history), cell.attack),
+            own=own,
+            alone=_beside(honest, history, cell) if honest else None,
             corrupt=sum(lied) / max(sum(moment["liars"] > 0 for moment in history), 1),
             kept=None,
         )
@@ -190,26 +194,19 @@ def longest(played: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _place(run: tuple[Cell, object]) -> tuple[int, ...]:
     cell = run[0]
-    attacks, data = [NONE, *WRECKING, *BACKDOORS], ["mnist", "fashion-mnist"]
-    order = (list(PARTITIONS), cell.partition), (data, cell.data), (attacks, cell.attack)
-    return tuple(names.index(name) if name in names else len(names) for names, name in order)
+    places = [*TITLES, *ATTACKED, *BASES]
+    return tuple(map(places.index, (cell.partition, cell.data, cell.attack)))
 
 
-def _beside(
-    base: Sequence[Mapping[str, Any]] | None, rounds: int, attack: str
-) -> tuple[float, float | None] | None:
-    """Accuracy and the attack's rate after as many rounds."""
-    return None if base is None else (base[rounds - 1]["accuracy"], _own(base[:rounds], attack))
+def _beside(base: History, history: History, cell: Cell) -> tuple[float, float | None]:
+    """Accuracy of an unattacked model after as many rounds, and the attack's rate on it when last taken."""
+    name = cell.attack.partition("-")[0]  # every MRA has the same patch
+    seen = base[: len(history)]
+    taken = [moment["own"][name] for moment in seen if name in moment.get("own", {})]
+    return seen[-1]["accuracy"], taken[-1] if taken else None
 
 
-def _own(base: Sequence[Mapping[str, Any]], attack: str) -> float | None:
-    """The attack's rate on the unattacked model, when it was last taken. Every MRA has the same patch."""
-    name = attack.partition("-")[0]
-    taken = [moment["own"][name] for moment in base if name in moment.get("own", {})]
-    return taken[-1] if taken else None
-
-
-def _base(cell: Cell, kind: str, runs: Mapping[Cell, list[dict[str, Any]]]) -> list[dict[str, Any]] | None:
+def _base(cell: Cell, kind: str, runs: Mapping[Cell, History]) -> History | None:
     """The history of an unattacked mean with this cell's data, partition, model and seed."""
     unattacked = f"{kind}-dba" if cell.attack.endswith("dba") else kind
     same = ("data", "partition", "seed")

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from randeigen.blocks import median
 from randeigen.certificate import bound, corruptible
 from randeigen.errors import BadFraction
 from randeigen.rules.base import TableRule, normalised
@@ -109,9 +110,7 @@ def without_traces(mass: Array, trace: float = NEGLIGIBLE) -> Array:
 def far_out(geometry: Geometry, f: int) -> Mask:
     """Rows so far out that float64 could not see the others beside them. Never more than f."""
     reach = geometry.reach()
-    ordered = np.sort(reach)
-    median = (ordered[(reach.size - 1) // 2] + ordered[reach.size // 2]) / 2
-    wild = reach > WILD * median
+    wild = reach > WILD * median(reach)
     # More of them than liars: some are honest, the honest spread is that wide, and they stay.
     return wild if wild.sum() <= f else np.zeros_like(wild)
 

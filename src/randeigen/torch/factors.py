@@ -146,7 +146,7 @@ def pairwise(inputs: Tensor, slopes: Tensor, piece: int) -> Tensor:
     lines = []
     for lo, hi in ranges(n, n * p * p, piece):
         some = slice(lo * p, hi * p)
-        both = (a[some] @ a.T).mul_(b[some] @ b.T) if hi - lo < n else products(a).mul_(products(b))
+        both = (a[some] @ a.T).mul_(b[some] @ b.T)
         lines.append(both.view(hi - lo, p, n, p).sum((1, 3)))
     return lines[0] if len(lines) == 1 else torch.cat(lines)
 

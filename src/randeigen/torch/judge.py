@@ -110,7 +110,7 @@ def judge(
     lost = dict(sorted({**lost, **(unusable or {})}.items()))
     usable[list(lost)] = False
     seen = _unit(table, norms) if directions else table
-    rng = np.random.Generator(np.random.PCG64([seed, 5]))
+    rng = np.random.default_rng([seed, 5])
     weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
     found: list[Group] = []
     notes: list[str] = []

@@ -67,18 +67,6 @@ def form_of(module: nn.Module) -> Entry | None:
     return None
 
 
-def all_modules(model: nn.Module) -> list[nn.Module]:
-    """The model and all modules in it."""
-    found: dict[nn.Module, None] = {}
-    stack = [model]
-    while stack:
-        module = stack.pop()
-        if module not in found:
-            found[module] = None
-            stack += reversed([child for child in module._modules.values() if child is not None])
-    return list(found)
-
-
 def is_simple(module: nn.Module) -> bool:
     """Whether a layer with a form is of torch's own registered here: it uses each parameter once a call."""
     return not SIMPLE.isdisjoint(type(module).__mro__)

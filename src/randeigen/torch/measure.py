@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from randeigen.errors import BadRows
 from randeigen.torch.factors import piece_for
-from randeigen.torch.layers import all_modules, widened
+from randeigen.torch.layers import widened
 from randeigen.torch.survey import Survey, alternating
 from randeigen.torch.tally import Tally
 from randeigen.types import Array
@@ -59,7 +59,7 @@ def survey(losses: Tensor, model: nn.Module) -> Survey:
         raise BadRows(
             f"model must be the torch.nn.Module that made the losses, found {type(model).__name__}."
         )
-    modules = all_modules(model)
+    modules = list(model.modules())
     for module in modules:
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             name = next(name for name, other in model.named_modules() if other is module)
