@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache, reduce
 from typing import Any
 
@@ -126,10 +125,11 @@ def plain(tensor: Any) -> Any:
     torch: Any = sys.modules["torch"]
     if type(tensor) is torch.Tensor:
         return tensor.detach() if tensor.requires_grad else tensor
-    with suppress(Exception):  # a subclass may refuse; `unfit` says so
-        tensor = tensor.detach()
-        return tensor if type(tensor) is torch.Tensor else tensor.as_subclass(torch.Tensor)
-    return tensor
+    try:
+        found = tensor.detach()
+        return found if type(found) is torch.Tensor else found.as_subclass(torch.Tensor)
+    except Exception:  # a subclass may refuse; `unfit` will say so
+        return tensor
 
 
 def has_memory(tensor: Any) -> bool:

@@ -30,6 +30,7 @@ class Reading:
     """All rows as far as they were read."""
 
     found: dict[int, Record] = field(default_factory=dict)
+    alike: dict[Entries, list[int]] = field(default_factory=dict)  # rows by what they hold
     refused: dict[int, Unreadable] = field(default_factory=dict)
     endless: list[int] = field(default_factory=list)  # rows with more entries than `limit`
     limit: int = SMALL
@@ -53,7 +54,7 @@ def elect(records: Sequence[Any], strangers: Mapping[int, str]) -> Elected:
     floats, bools or which integers. `strangers` are rows already known to be something else.
     """
     reading = read_all(records, strangers)
-    alike = grouped(reading)
+    alike = reading.alike
     forms = {entries: form_of(entries) for entries in alike}
     votes: Counter[Form] = Counter()
     for entries, rows in alike.items():
@@ -63,9 +64,7 @@ def elect(records: Sequence[Any], strangers: Mapping[int, str]) -> Elected:
         raise BadRows(none_readable(len(records), reading.refused))
     winner, count = votes.most_common(1)[0] if votes else (None, 0)
     if 2 * count <= voters:
-        first = {
-            form: next(rows for entries, rows in alike.items() if forms[entries] == form) for form in votes
-        }
+        first = {form: next(entries for entries in alike if forms[entries] == form) for form in votes}
         raise BadRows(no_majority(votes, first, reading, strangers))
     members = {entries: rows for entries, rows in alike.items() if forms[entries] == winner}
     template = most_usual(members)
@@ -94,7 +93,7 @@ def read_all(records: Sequence[Any], strangers: Mapping[int, str]) -> Reading:
         for row, (found, steps) in list(open_rows.items()):
             try:
                 if advanced(steps, step):
-                    reading.found[row] = found
+                    join(reading, row, found)
                     del open_rows[row]
             except Unreadable as why:
                 reading.refused[row] = why
@@ -121,29 +120,20 @@ def advanced(steps: Iterator[None], most: int) -> bool:
     return True
 
 
-def grouped(reading: Reading) -> dict[Entries, list[int]]:
-    """Rows by what they hold. Rows without a leaf, or with keys that cannot be told apart, are refused."""
-    groups: dict[Entries, list[int]] = {}
-    for row, found in list(reading.found.items()):
-        entries = tuple(found.entries)
-        try:
-            if entries not in groups:
-                paths = [entry[0] for entry in entries if len(entry) > 2]
-                if not paths:
-                    raise Unreadable("is empty", "pass at least one float array per row")
-                if len(set(paths)) < len(paths):
-                    twice = Counter(paths).most_common(1)[0][0]
-                    raise Unreadable(f"has {entry(twice)} twice", "give every array a name of its own")
-            groups.setdefault(entries, []).append(row)
-        except Unreadable as why:
-            reading.refused[row] = why
-            del reading.found[row]
-        except Exception as error:
-            reading.refused[row] = Unreadable(
-                f"has keys that cannot be compared ({class_name(error)})", "use text as keys"
-            )
-            del reading.found[row]
-    return groups
+def join(reading: Reading, row: int, found: Record) -> None:
+    """Put a row to those it is like. One without a leaf, or with a name used twice, is refused."""
+    entries = tuple(found.entries)
+    if entries not in reading.alike:
+        paths = [entry[0] for entry in entries if len(entry) > 2]
+        if not paths:
+            raise Unreadable("is empty", "pass at least one float array per row")
+        if len(set(paths)) < len(paths):
+            twice = Counter(paths).most_common(1)[0][0]
+            raise Unreadable(f"has {entry(twice)} twice", "give every array a name of its own")
+        reading.alike[entries] = []
+    reading.alike[entries].append(row)
+    found.entries = []  # a hundred thousand small things that would stay, all the same
+    reading.found[row] = found
 
 
 def form_of(entries: Entries) -> Form:
@@ -205,21 +195,20 @@ def ordered(
 
 
 def no_majority(
-    votes: Counter[Form], first: Mapping[Form, Sequence[int]], reading: Reading, strangers: Mapping[int, str]
+    votes: Counter[Form], first: Mapping[Form, Entries], reading: Reading, strangers: Mapping[int, str]
 ) -> str:
     """What to say if no form is that of more than half of the rows."""
-    leading = [form for form, _ in votes.most_common(4)]
-    groups = [f"{votes[form]:,} like row {first[form][0]}" for form in leading]
+    leading = [first[form] for form, _ in votes.most_common(4)]
+    rows = [reading.alike[entries][0] for entries in leading]
+    groups = [f"{count:,} like row {row}" for (_, count), row in zip(votes.most_common(4), rows, strict=True)]
     if len(votes) > 4:
         groups.append(f"{len(votes) - 4:,} more forms")
     if reading.endless:
         groups.append(f"{len(reading.endless):,} with more than {reading.limit:,} entries")
     if strangers:
-        groups.append(f"{len(strangers):,} paths, as row {min(strangers)}")
+        groups.append(f"{len(strangers):,} that are text or paths, as row {min(strangers)}")
     how, advice = "", "pass all rows in one form"
     if len(leading) > 1:
-        rows = [first[form][0] for form in leading[:2]]
-        one, other = (leaves_of(tuple(reading.found[row].entries)) for row in rows)
-        text, advice = difference(one, other, rows[1], rows[0])
+        text, advice = difference(leaves_of(leading[0]), leaves_of(leading[1]), rows[1], rows[0])
         how = f": {text}"
     return f"more than half of the rows must share one form, found {', '.join(groups)}{how}; {advice}."
