@@ -306,6 +306,8 @@ def test_files_among_other_rows_carry_integers_and_name_rows_by_their_index(tmp_
 def test_half_paths_half_arrays_is_the_callers_mistake() -> None:
     with pytest.raises(BadRows, match="2 paths and 2 others: row 1 is a path, row 0 a ndarray"):
         as_rows([np.ones(3), "a.npy", np.ones(3), "b.npy"])
+    with pytest.raises(BadRows, match="2 of 3 rows are paths; of the paths alone: "):
+        as_rows([np.ones(3), "missing.npy", "absent.npy"])
 
 
 def test_more_malformed_clients_than_f_are_named_and_can_be_dropped() -> None:

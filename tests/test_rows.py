@@ -154,6 +154,10 @@ def test_on_a_device_views_are_wide_and_copies_are_not(monkeypatch: pytest.Monke
             source = as_rows(form, block_bytes=5 * 4 * 256)
             assert np.array_equal(strip_by_strip(source), rows.numpy())
             assert len(list(source.blocks())) == (1 if form is rows else 4)
+        for form in ([None, *rows], [None, *rows.half()], [*rows[:3].half(), None, *rows[3:]]):
+            expected = np.insert(rows.numpy(), 0 if form[0] is None else 3, np.nan, axis=0)
+            found = strip_by_strip(as_rows(form, block_bytes=5 * 4 * 256))
+            assert np.array_equal(found, expected, equal_nan=True)
 
 
 # Integers and bools are carried, not averaged.

@@ -63,7 +63,13 @@ def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int) -> Rows:
     strangers = {
         row: f"unlike most rows: it is a {name}, most rows are paths" for row, name in others.items()
     }
-    return Mixture(Files(list(paths.values()), block_bytes, multiple), list(paths), strangers)
+    try:
+        files = Files(list(paths.values()), block_bytes, multiple)
+    except BadRows as error:  # which counts the paths alone
+        raise BadRows(
+            f"{len(paths):,} of {len(rows):,} rows are paths; of the paths alone: {error}"
+        ) from error
+    return Mixture(files, list(paths), strangers)
 
 
 def as_path(item: Any) -> str | None:
