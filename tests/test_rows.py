@@ -154,6 +154,10 @@ def test_on_a_device_views_are_wide_and_copies_are_not(monkeypatch: pytest.Monke
             source = as_rows(form, block_bytes=5 * 4 * 256)
             assert np.array_equal(strip_by_strip(source), rows.numpy())
             assert len(list(source.blocks())) == (1 if form is rows else 4)
+        for form in ([None, *rows], [None, *rows.half()], [*rows[:3].half(), None, *rows[3:]]):
+            expected = np.insert(rows.numpy(), 0 if form[0] is None else 3, np.nan, axis=0)
+            found = strip_by_strip(as_rows(form, block_bytes=5 * 4 * 256))
+            assert np.array_equal(found, expected, equal_nan=True)
 
 
 # Integers and bools are carried, not averaged.
@@ -238,7 +242,7 @@ def looped() -> dict[str, Any]:
 ONE = np.ones(4, np.float32)
 T = torch.ones(4)
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "ragged": ([ONE, ONE, ONE, np.ones(1_199_882, np.float32)], "row 3 has 1,199,882 columns, row 0 has 4"),
+    "ragged": ([ONE, np.ones(1_199_882, np.float32)], "row 1 has 1,199,882 columns, row 0 has 4"),
     "ragged lists": ([[1.0, 2.0], [1.0]], "row 1 has 1 columns, row 0 has 2"),
     "empty list": ([], "empty sequence"),
     "no rows": (np.ones((0, 4)), r"found shape \(0, 4\)"),
@@ -255,19 +259,19 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "integer rows": ([np.ones(2, int)] * 2, "row 0 has dtype int64"),
     "bools": (np.ones((2, 2), bool), "found bool"),
     "complex": (np.ones((2, 2), complex), "complex128"),
-    "complex rows": ([ONE, ONE * 1j], "row 1 has dtype complex64"),
-    "objects": (np.array([[ONE], [None]], dtype=object), "dtype object"),
+    "complex rows": ([ONE * 1j] * 2, "row 0 has dtype complex64"),
+    "objects": (np.array([[None], [None]], dtype=object), "row 0 holds a NoneType, not an array"),
     "strings": (np.array([["a", "b"]]), "dtype str"),
     "string rows": ([np.array(["a"])], "row 0 has dtype"),
     "dates": (np.zeros((2, 2), "M8[s]"), "dtype datetime64"),
     "masked": (np.ma.ones((2, 2)), "masked array"),
-    "masked row": ([ONE, np.ma.masked_array(ONE, [0, 1, 0, 0])], "row 1 is a masked array"),
+    "masked row": ([np.ma.masked_array(ONE, [0, 1, 0, 0])], "row 0 is a masked array"),
     "numpy beside torch": ([ONE, T], "row 1 is a torch tensor, in row 0 it is a numpy array"),
     "torch beside numpy": ([T, ONE], "row 1 is a numpy array, in row 0 it is a torch tensor"),
     "numpy within torch": ([{"a": T, "b": ONE}] * 2, "row 0 mixes devices"),
-    "meta": ([T, T.to("meta")], "row 1 is a tensor on the meta device"),
+    "meta": ([T.to("meta")] * 2, "row 0 is a tensor on the meta device"),
     "sparse": (torch.eye(3).to_sparse(), "torch.sparse_coo"),
-    "sparse row": ([T, T.to_sparse()], "row 1 is a tensor of layout"),
+    "sparse row": ([T.to_sparse()] * 2, "row 0 is a tensor of layout"),
     "nested tensor": (torch.nested.nested_tensor([T, T], layout=torch.jagged), "dense tensors"),
     "integer tensor": (torch.ones(2, 2, dtype=torch.int32), "found int32"),
     "complex tensor": (torch.ones(2, 2, dtype=torch.complex64), "complex64"),
@@ -278,7 +282,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a mapping": ({"a": ONE}, r"pass list\(rows.values\(\)\)"),
     "a number": (3.0, r"found a float; pass an \(n, d\) array"),
     "nothing": (None, "found a NoneType"),
-    "rows of nothing": ([ONE, None], "row 1 is a NoneType, not an array"),
+    "rows of nothing": ([None, None], "row 0 is a NoneType, not an array"),
     "a path": ("a.npy", "found one path, a.npy; pass a list of paths"),
     "a Path": (Path("a.npy"), "found one path, a.npy"),
     "unknown suffix": (["a.npy", "b.pt"], r"row 1, b.pt, is no .* \.safetensors, \.npz, \.npy"),
@@ -294,8 +298,8 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         [{"w": ONE, "a": np.int8(1)}, {"w": ONE, "a": np.int64(1)}],
         "row 1, entry 'a', is int64, in row 0 int8",
     ),
-    "record after array": ([ONE, {"a": ONE}], "one is an array, one a record"),
-    "array after record": ([{"a": ONE}, ONE], "one is an array, one a record"),
+    "record after array": ([ONE, {"a": ONE}], "row 1 is a record, row 0 is an array"),
+    "array after record": ([{"a": ONE}, ONE], "row 1 is an array, row 0 is a record"),
     "only integers": ([{"a": np.arange(3)}] * 2, "found none in row 0"),
     "string leaf": ([{"a": ONE, "b": "text"}] * 2, "row 0, entry 'b', is a str, not an array"),
     "opaque": ([Opaque()], "numpy cannot read"),

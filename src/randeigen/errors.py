@@ -2,7 +2,7 @@
 
 RandEigenError
 ├── BadFraction     eps, f or a rule's parameter outside what it can tolerate
-├── BadRows         rows that cannot be averaged: ragged, empty, integer, on mixed devices
+├── BadRows         rows that cannot be averaged: empty, integer, without a form that most share
 ├── TooManyCorrupt  more rows are unusable than the caller said could be corrupt
 └── MissingExtra    an optional dependency is not installed
 """

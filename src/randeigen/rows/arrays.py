@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,12 @@ def kind(dtype: Any) -> str:
         if dtype.kind == "f" or dtype.name == "bfloat16":
             return "float"
         return {"i": "integer", "u": "integer", "b": "bool"}.get(dtype.kind, "other")
+    return kind_of_tensors(dtype)
+
+
+@cache
+def kind_of_tensors(dtype: Any) -> str:
+    """`kind` of a torch dtype, of which there are few."""
     name = dtype_name(dtype)
     if name in TORCH_FLOATS:
         return "float"
@@ -36,11 +43,10 @@ def dtype_name(dtype: Any) -> str:
     return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
-def promote(first: Any, second: Any) -> Any:
-    """The narrowest dtype that holds both."""
-    if isinstance(first, np.dtype):
-        return np.promote_types(first, second)
-    return sys.modules["torch"].promote_types(first, second)
+def wider(dtypes: Sequence[Any]) -> Any:
+    """The narrowest dtype that holds all of these."""
+    promote = np.promote_types if isinstance(dtypes[0], np.dtype) else sys.modules["torch"].promote_types
+    return reduce(promote, dtypes)
 
 
 def working(dtypes: Sequence[Any]) -> Any:
@@ -69,22 +75,31 @@ def in_memory(leaf: Any) -> Any:
     return leaf.numpy() if known else leaf
 
 
+def as_array(part: Any) -> Any:
+    """Some numbers of a leaf as a numpy array in main memory."""
+    return part.resolve_neg().cpu().numpy() if is_tensor(part) else part
+
+
 def copy(target: Any, source: Any) -> None:
     """Cast `source` into `target`; what does not fit becomes inf, as hostile numbers may."""
     if is_tensor(target):
-        target.copy_(sys.modules["torch"].as_tensor(source))
+        target.copy_(source if is_tensor(source) else sys.modules["torch"].from_numpy(source))
     else:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             np.copyto(target, np.asarray(source), casting="unsafe")
 
 
-def gather(target: Any, parts: Sequence[Any]) -> None:
-    """Cast one part into each line of `target`."""
+def gather(target: Any, lines: Sequence[int], parts: Sequence[Any]) -> None:
+    """Cast one part into each of these lines of `target`."""
     if on_host(target):
-        for line, part in zip(target, parts, strict=True):
-            copy(line, part)
-    else:  # a launch costs more than the copy: one for all rows
-        target.copy_(sys.modules["torch"].stack(list(parts)))
+        for line, part in zip(lines, parts, strict=True):
+            copy(target[line], part)
+        return
+    stacked = sys.modules["torch"].stack(list(parts))  # a launch costs more than the copy: one for all rows
+    if len(lines) == len(target):
+        target.copy_(stacked)
+    else:
+        target[list(lines)] = stacked.to(target.dtype)
 
 
 def flat(leaf: Any, start: int, stop: int) -> Any:
@@ -105,15 +120,41 @@ def flat(leaf: Any, start: int, stop: int) -> Any:
     return sys.modules["torch"].cat(parts) if is_tensor(leaf) else np.concatenate(parts)
 
 
+def plain(tensor: Any) -> Any:
+    """A tensor without history and, where that is possible, without a subclass of its own."""
+    torch: Any = sys.modules["torch"]
+    if type(tensor) is torch.Tensor:
+        return tensor.detach() if tensor.requires_grad else tensor
+    try:
+        found = tensor.detach()
+        return found if type(found) is torch.Tensor else found.as_subclass(torch.Tensor)
+    except Exception:  # a subclass may refuse; `unfit` will say so
+        return tensor
+
+
+def has_memory(tensor: Any) -> bool:
+    """Whether there are numbers behind it: not those that stand in for others while code is traced."""
+    try:
+        return bool(tensor.data_ptr()) or not tensor.numel()
+    except RuntimeError:
+        return False
+
+
 def unfit(leaf: Any) -> str | None:
     """Why an array cannot be read as plain numbers, or None: what was found, what to do."""
-    if isinstance(leaf, np.ma.MaskedArray):
-        return "is a masked array, whose gaps have no average; fill them with .filled(value)"
-    if is_tensor(leaf):
-        if str(leaf.layout) != "torch.strided" or leaf.is_nested:
+    if isinstance(leaf, np.ndarray):
+        if isinstance(leaf, np.ma.MaskedArray):
+            return "is a masked array, whose gaps have no average; fill them with .filled(value)"
+    else:
+        torch: Any = sys.modules["torch"]
+        if type(leaf) is not torch.Tensor:
+            return f"is a {type(leaf).__name__}, not a plain tensor; pass dense tensors that hold numbers"
+        if leaf.layout is not torch.strided or leaf.is_nested:
             return f"is a tensor of layout {leaf.layout}; pass dense tensors, .to_dense()"
-        if leaf.device.type == "meta":
+        if leaf.is_meta:
             return "is a tensor on the meta device, which holds no numbers; load it first"
+        if not has_memory(leaf):
+            return "is a tensor without memory of its own; pass tensors that hold numbers"
     if kind(leaf.dtype) == "other":
         return f"has dtype {dtype_name(leaf.dtype)}; pass real floating-point numbers"
     return None

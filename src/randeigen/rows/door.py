@@ -12,8 +12,10 @@ import numpy as np
 from randeigen.errors import BadRows
 from randeigen.rows.arrays import is_tensor
 from randeigen.rows.files import Files
-from randeigen.rows.leaves import Records, from_protocol
+from randeigen.rows.leaves import Records
 from randeigen.rows.matrix import Matrix
+from randeigen.rows.mixture import Mixture
+from randeigen.rows.walk import Unreadable, class_name, from_protocol
 from randeigen.types import Rows
 
 BLOCK_BYTES = 8 * 2**20
@@ -24,22 +26,58 @@ def as_rows(rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1) -> 
 
     An (n, d) array, memmap or tensor; a sequence of vectors, of state_dicts, of lists of arrays, or of
     paths to .safetensors, .npz or .npy files. Blocks begin at multiples of `multiple` columns.
+    In a sequence the form that more than half of the rows share is the form; the others are `lost`.
     """
-    if isinstance(rows, (Matrix, Records, Files)):
+    if isinstance(rows, (Matrix, Records, Files, Mixture)):
         return rows
-    if is_tensor(rows) or isinstance(rows, np.ndarray):
+    if isinstance(rows, np.ndarray) and rows.dtype == object and rows.ndim in (1, 2):
+        rows = np.asarray(rows).tolist()  # rows of Python objects, each in a form of its own
+    elif is_tensor(rows) or isinstance(rows, np.ndarray):
         return Matrix(rows, block_bytes, multiple)
-    if hasattr(rows, "__array__") and not isinstance(rows, (Sequence, Mapping)):
-        return Matrix(from_protocol(rows, 0, ()), block_bytes, multiple)
+    elif hasattr(rows, "__array__") and not isinstance(rows, (Sequence, Mapping)):
+        try:
+            return Matrix(from_protocol(rows), block_bytes, multiple)
+        except Unreadable as why:
+            raise BadRows(
+                f"rows must be an (n, d) array, but what was found {why.reason}; {why.advice}."
+            ) from why
     check_sequence(rows)
-    paths = [row for row, item in enumerate(rows) if isinstance(item, (str, bytes, os.PathLike))]
-    if not paths:
-        return Records(rows, block_bytes, multiple)
-    if len(paths) < len(rows):
-        other = min(set(range(len(rows))) - set(paths))
-        found = type(rows[other]).__name__
-        raise BadRows(f"row {paths[0]} is a path, row {other} a {found}; pass all rows in one form.")
-    return Files([os.fsdecode(item) for item in rows], block_bytes, multiple)
+    return from_sequence(list(rows), block_bytes, multiple)
+
+
+def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int) -> Rows:
+    """Rows in a list: paths, or whatever else most of them are."""
+    paths = {row: path for row, item in enumerate(rows) if (path := as_path(item)) is not None}
+    if len(paths) == len(rows):
+        return Files(list(paths.values()), block_bytes, multiple)
+    if 2 * len(paths) < len(rows):
+        strangers = dict.fromkeys(paths, "unlike most rows: it is text or a path, most rows are not")
+        return Records(rows, block_bytes, multiple, strangers)
+    others = {row: class_name(item) for row, item in enumerate(rows) if row not in paths}
+    if len(paths) == len(others):
+        raise BadRows(
+            f"more than half of the rows must share one form, found {len(paths):,} paths and {len(others):,} "
+            f"others: row {min(paths)} is a path, row {min(others)} a {others[min(others)]}; "
+            "pass all rows in one form."
+        )
+    strangers = {
+        row: f"unlike most rows: it is a {name}, most rows are paths" for row, name in others.items()
+    }
+    try:
+        files = Files(list(paths.values()), block_bytes, multiple)
+    except BadRows as error:  # which counts the paths alone
+        raise BadRows(
+            f"{len(paths):,} of {len(rows):,} rows are paths; of the paths alone: {error}"
+        ) from error
+    return Mixture(files, list(paths), strangers)
+
+
+def as_path(item: Any) -> str | None:
+    """The path that an item is, or None: what a stranger's class answers is no reason to stop."""
+    try:
+        return os.fsdecode(item) if isinstance(item, (str, bytes, os.PathLike)) else None
+    except Exception:
+        return None
 
 
 def check_sequence(rows: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.errors import BadRows
-from randeigen.rows.arrays import copy, dtype_name, empty, is_tensor, kind, on_host, unfit, working
+from randeigen.rows.arrays import copy, dtype_name, empty, is_tensor, kind, on_host, plain, unfit, working
 from randeigen.rows.layout import Draft, Layout, strips, width
 from randeigen.types import Answer, Block
 
@@ -24,13 +24,15 @@ class Matrix:
     """An (n, d) numpy array, memmap or tensor; never copied whole."""
 
     def __init__(self, table: Any, block_bytes: int, multiple: int = 1) -> None:
+        table = plain(table) if is_tensor(table) else table
         check(table)
-        self._table = table.detach() if is_tensor(table) else np.asarray(table)
+        self._table = table if is_tensor(table) else np.asarray(table)
         self.n: int = int(table.shape[0])
         self.d: int = int(table.shape[1])
         self.lost: Mapping[int, str] = {}
         self._work = working([table.dtype])
-        self._views = self._table.dtype == self._work
+        turned = is_tensor(table) and table.is_neg()  # its memory holds the negative of its numbers
+        self._views = self._table.dtype == self._work and not turned
         self._budget = HOST_VIEWS * block_bytes if self._views else block_bytes
         self._multiple = multiple
         if not on_host(table):

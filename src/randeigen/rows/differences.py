@@ -1,0 +1,78 @@
+"""How rows differ, in words: what was found, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from randeigen.rows.arrays import dtype_name, kind
+from randeigen.rows.walk import Path, Unreadable, entry, place
+
+Entries: TypeAlias = tuple[tuple[Any, ...], ...]  # of a Record
+Leaf: TypeAlias = tuple[Any, tuple[int, ...], Any]  # home, shape, dtype
+MODEL = "all rows must come from the same model"
+
+
+def leaves_of(entries: Entries) -> dict[Path, Leaf]:
+    """Home, shape and dtype by path."""
+    return {entry[0]: entry[1:] for entry in entries if len(entry) > 2}
+
+
+def kind_name(dtype: Any) -> str:
+    """Floats are cast to each other; integers of another width are another kind."""
+    found = kind(dtype)
+    return found if found == "float" else dtype_name(dtype)
+
+
+def difference(
+    first: Mapping[Path, Leaf], found: Mapping[Path, Leaf], row: int | None, other: int | None
+) -> tuple[str, str]:
+    """The first way in which `found` departs from `first`, and what to do.
+
+    Rows are named by index, or if None as "it" and "most rows".
+    """
+    me = "it" if row is None else f"row {row}"
+    them, has, are = ("most rows", "have", "are") if other is None else (f"row {other}", "has", "is")
+    lacks = next((path for path in first if path not in found), None)
+    extra = next((path for path in found if path not in first), None)
+    if lacks is not None and extra is not None and not (lacks and extra):
+        names = ["an array", "a record"] if lacks else ["a record", "an array"]
+        return f"{me} is {names[0]}, {them} {are} {names[1]}", "pass all rows in one form"
+    if lacks is not None:
+        return f"{me} has no {entry(lacks)}, {them} {has}", MODEL
+    if extra is not None:
+        return f"{me} has {entry(extra)}, {them} {has} not", MODEL
+    path = next(path for path in first if not same(first[path], found[path]))
+    return unlike(first[path], found[path], path, me if row is None else place(row, path), them, has)
+
+
+def unlike(first: Leaf, found: Leaf, path: Path, where: str, them: str, has: str) -> tuple[str, str]:
+    """How one leaf differs, and what to do."""
+    where = entry(path) if path and where == "it" else where
+    if (first[0] is None) != (found[0] is None):
+        names = ["numpy array" if leaf[0] is None else "torch tensor" for leaf in (found, first)]
+        return f"{where} is a {names[0]}, in {them} it is a {names[1]}", "pass all rows in one form"
+    if first[0] != found[0]:
+        return f"{where} is on {found[0]}, in {them} on {first[0]}", "move rows to one device"
+    if first[1] != found[1] and len(first[1]) == len(found[1]) == 1 and not path:
+        return f"{where} has {found[1][0]:,} columns, {them} {has} {first[1][0]:,}", MODEL
+    if first[1] != found[1]:
+        return f"{where} has shape {tuple(found[1])}, in {them} {tuple(first[1])}", MODEL
+    return f"{where} is {dtype_name(found[2])}, in {them} {dtype_name(first[2])}", MODEL
+
+
+def same(first: Leaf, found: Leaf) -> bool:
+    """Whether two leaves agree in library, device, shape and kind."""
+    return first[:2] == found[:2] and kind_name(first[2]) == kind_name(found[2])
+
+
+def unreadable(why: Unreadable) -> str:
+    """A reason as it is given for one row."""
+    return f"unreadable: {entry(why.path) if why.path else 'it'} {why.reason}"
+
+
+def none_readable(n: int, refused: Mapping[int, Unreadable]) -> str:
+    """What to say if no row can be read."""
+    row, why = min(refused.items())
+    many = "" if n == 1 else f"none of the {n:,} rows can be read: "
+    return f"{many}{place(row, why.path)} {why.reason}; {why.advice}."

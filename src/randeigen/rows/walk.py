@@ -1,0 +1,161 @@
+"""One row read as leaves: every array in it, with the way to it. Whatever is wrong with a row is a reason."""
+
+from __future__ import annotations
+
+import numbers
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from randeigen.rows.arrays import is_tensor, plain, unfit
+from randeigen.rows.disk import quote
+
+Path: TypeAlias = tuple[Any, ...]  # keys and indices from the record down to the leaf
+NUMBERS = 1024  # plain numbers that take about as long to look at as one array
+DEPTH = 8  # deeper than any model's records; ends those that contain themselves
+FLOAT64 = np.dtype(np.float64)
+NO_LEAF = (type(None), str, bytes)
+
+
+class Unreadable(Exception):
+    """Why a row holds nothing that could be averaged, and what its owner could do."""
+
+    def __init__(self, reason: str, advice: str, path: Path = ()) -> None:
+        super().__init__(reason)
+        self.reason, self.advice, self.path = reason, advice, path
+
+
+class Foreign(tuple[int, Any]):
+    """A key of a class of its own: compared with keys of that class only."""
+
+    __slots__ = ()
+
+
+class Record:
+    """What one row holds, in the order in which it was met.
+
+    `entries` has (path, container) for every dict, list and tuple, and (path, home, shape, dtype) for every
+    leaf; home is the device of a tensor, None for numpy. Two rows with equal entries are alike in everything
+    but their numbers.
+    """
+
+    __slots__ = ("entries", "leaves", "metadata")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Any, ...]] = []
+        self.leaves: list[Any] = []
+        self.metadata: dict[Path, Mapping[Any, Any]] = {}  # module versions, which state_dicts carry
+
+    def add(self, path: Path, leaf: Any) -> None:
+        """One leaf, checked: a numpy array, a tensor, or a list of numbers, which is converted later."""
+        if isinstance(leaf, (list, tuple)):
+            self.entries.append((path, None, (len(leaf),), FLOAT64))
+            self.leaves.append(leaf)
+            return
+        reason = unfit(leaf)
+        if not reason and not path and not leaf.ndim:
+            raise Unreadable("is a single number", "pass vectors, each row one sender's")
+        if reason:
+            found, _, advice = reason.partition("; ")
+            raise Unreadable(found, advice, path)
+        home = None if isinstance(leaf, np.ndarray) else leaf.device
+        self.entries.append((path, home, leaf.shape, leaf.dtype))
+        self.leaves.append(leaf)
+
+
+def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
+    """Fill `found`, one entry per step, so that a row without end can be left in the middle."""
+    if len(path) > DEPTH:
+        raise Unreadable(f"is nested deeper than {DEPTH} levels", "pass flat records", path[:2])
+    children: Iterator[tuple[Any, Any]]
+    if isinstance(record, Mapping):
+        ordered = isinstance(record, OrderedDict)
+        found.entries.append((path, "ordered dict" if ordered else "dict"))
+        if ordered and type(getattr(record, "_metadata", None)) in (dict, OrderedDict):
+            found.metadata[path] = record._metadata  # type: ignore[attr-defined]
+        children = ((plain_key(key), value) for key, value in record.items())
+    elif isinstance(record, (list, tuple)):
+        base: Any = list if isinstance(record, list) else tuple
+        record = record if type(record) is base else base(base.__iter__(record))  # past a subclass's methods
+        if holds_numbers(record, path):
+            found.add(path, record)
+            yield from repeat(None, len(record) // NUMBERS)
+            return
+        found.entries.append((path, base.__name__))
+        children = enumerate(record)
+    else:
+        found.add(path, as_leaf(record, path))
+        return
+    yield
+    for key, value in children:
+        if type(value) is np.ndarray or is_tensor(value):  # most of what there is
+            found.add((*path, key), as_leaf(value, (*path, key)))
+        else:
+            yield from walk(value, found, (*path, key))
+        yield
+
+
+def plain_key(key: Any) -> Any:
+    """A key that compares as the built-in type it is made of, without a stranger's methods."""
+    if type(key) is str or key is None:
+        return key
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, int):
+        return int.__int__(key)
+    return key if type(key) in (float, bytes) else Foreign((id(type(key)), key))
+
+
+def holds_numbers(record: Any, path: Path) -> bool:
+    """Whether a list holds plain numbers, not arrays."""
+    kinds = set(map(type, record))
+    for found in kinds.intersection(NO_LEAF):
+        raise Unreadable(f"holds a {found.__name__}, not an array", "pass arrays or tensors of floats", path)
+    return bool(kinds) and all(issubclass(found, numbers.Real) for found in kinds)
+
+
+def as_leaf(thing: Any, path: Path) -> Any:
+    """The leaf as a tensor without history or a plain numpy array."""
+    if is_tensor(thing):
+        return plain(thing)
+    if isinstance(thing, np.ndarray):
+        return thing if isinstance(thing, np.ma.MaskedArray) else np.asarray(thing)
+    return np.asarray(thing) if isinstance(thing, (int, float)) and path else from_protocol(thing, path)
+
+
+def from_protocol(thing: Any, path: Path = ()) -> Any:
+    """Arrays of other libraries (jax, pandas) by way of `__array__`."""
+    name = class_name(thing)
+    if not hasattr(thing, "__array__"):
+        advice = "pass .toarray()" if hasattr(thing, "toarray") else "pass arrays or tensors of floats"
+        raise Unreadable(f"is a {name}, not an array", advice, path)
+    try:
+        return np.asarray(thing)
+    except Exception as error:
+        advice = "convert it to a numpy array first"
+        raise Unreadable(f"is a {name} that numpy cannot read ({quote(str(error))})", advice, path) from error
+
+
+def numbers_of(values: Any) -> Any:
+    """A list of plain numbers as an array."""
+    with np.errstate(all="ignore"):
+        return np.asarray(values, np.float64)
+
+
+def class_name(thing: Any) -> str:
+    """What a thing is called, fit for a message."""
+    return quote(type(thing).__name__).strip("'")
+
+
+def entry(path: Path) -> str:
+    """The leaf's name in a message."""
+    parts = [class_name(key[1]) if isinstance(key, Foreign) else str(key) for key in path]
+    return f"entry {quote('.'.join(parts))}" if path else "vector"
+
+
+def place(row: int, path: Path) -> str:
+    """Row and leaf, in a message."""
+    return f"row {row}, {entry(path)}," if path else f"row {row}"
