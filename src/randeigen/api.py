@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from randeigen import engine
+from randeigen.claims import CAP
 from randeigen.errors import BadFraction
 from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Progress, Rule
@@ -20,7 +21,7 @@ def aggregate(
     geometry: str = "auto",
     on_excess: str = "raise",
     row_weights: Any = None,
-    cap: float = engine.CAP,
+    cap: float = CAP,
     progress: Progress | None = None,
 ) -> Aggregate:
     """Average `rows`, of which a fraction `eps` (or a count `f`) may be corrupt, and certify the answer.
