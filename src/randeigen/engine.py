@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.certificate import bound
+from randeigen.certificate import certify
 from randeigen.claims import CAP, prior_of, read_claims
 from randeigen.combine import Unmeasured, combine, merge_columns
 from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
@@ -136,10 +136,8 @@ def certified(geometry: Geometry, verdict: Verdict, f: int, corrupt: int) -> flo
     """The bound for `corrupt` rows on a verdict that a rule came to with f; inf if they are half or more."""
     if corrupt > 0 and 2 * corrupt >= geometry.n:
         return math.inf
-    if verdict.bounds and corrupt == f:
-        sure = verdict.bounds[verdict.chosen]
-    else:
-        sure = bound(geometry, verdict.weights, corrupt, geometry.widest(verdict.weights).variance)
+    known = verdict.bounds and corrupt == f and not geometry.distortion  # a sketch's own are estimates
+    sure = verdict.bounds[verdict.chosen] if known else certify(geometry, verdict.weights, corrupt)
     return sure * verdict.scale if math.isfinite(sure) else math.inf
 
 

@@ -17,14 +17,16 @@ FEWEST = 3  # rows make a group
 CLOSE, NOISE = 1.5, 10.0  # m rows are tight up to 1.5 + 10/m times the kept rows' mean squared distance
 NEAR = 4.0  # times the same: rows this near to one of them are looked at as its group
 APART = 9.0  # times the kept rows' widest variance: a group is apart from this, squared, on: three spreads
+SAME = 1e-13  # of an even share: weights this close to it are it, but for rounding
 LOOKED_AT = 1_000  # kept and cut rows, each: more are not compared
 NAMED = 20  # rows in a note
 
 
 def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> float:
     """From scale · Σ wᵢ xᵢ to the plain mean of all rows here, in the caller's units."""
-    even = np.full(geometry.n, 1 / geometry.n)
-    return geometry.unit * geometry.distance_between(scale * weights, even)
+    even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
+    weights = np.where(abs(weights - even) < SAME * even, even, weights)
+    return geometry.unit * geometry.distance_between(weights, even)
 
 
 class MergedDistance:
