@@ -23,7 +23,7 @@ FLOORS = (
     {"rows", "projection", "spectral", "blocks", "threads"},
     {"cuda"},  # met only by those who bring CUDA tensors
     {"geometry", "certificate", "combine", "kernels"},
-    {"measure"},
+    {"measure", "claims", "price"},
     {"glance"},
     {"engine"},
     {"rules"},

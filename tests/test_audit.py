@@ -179,6 +179,8 @@ FORGERIES: dict[str, tuple[Callable[[Content], None], set[str]]] = {
     "the bound": (lambda said: said["verdict"].update(bias_bound=1e-3), {"bias_bound"}),
     "no bound": (lambda said: said["verdict"].update(bias_bound=None), {"bias_bound"}),
     "f": (lambda said: said["verdict"].update(f=1), {"f"}),
+    "the distance": (lambda said: said["verdict"].update(distance_to_mean=0.0), {"distance_to_mean"}),
+    "no distance": (lambda said: said["verdict"].update(distance_to_mean=None), {"distance_to_mean"}),
     "a digest": (lambda said: said["files"][2].update(sha256="0" * 64), {"file"}),
     "a digest left out": (lambda said: said["files"][2].update(sha256=None), {"file"}),
 }
@@ -189,6 +191,11 @@ def test_a_forged_verdict_is_not_confirmed(home: Path, lie: str) -> None:
     change, kinds = FORGERIES[lie]
     forge(home, change)
     assert {each["what"] for each in differences(home)} == kinds
+
+
+def test_an_audit_older_than_the_distance_to_the_plain_mean_is_confirmed(home: Path) -> None:
+    forge(home, lambda said: said["verdict"].pop("distance_to_mean"))
+    assert differences(home) == []
 
 
 def setting(*keys: Any, value: Any) -> Callable[[Content], None]:

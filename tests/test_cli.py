@@ -116,7 +116,9 @@ def test_the_liar_is_named_with_the_reason_and_the_certificate_follows(folder: P
     assert "left out" in line
     assert "filtered in round 1 with" in line
     assert "× the cloud's variance" in line
-    assert re.search(r"No 2 liars can have moved this mean further than [\d.]+", said)
+    assert re.search(r"2 corrupt files can have moved the answer by at most [\d.]+ at these weights: ", said)
+    assert "and may be further from their plain mean. That is " in said
+    assert re.search(r"It is [\d.]+ from the plain mean of all usable files: what robustness cost", said)
     assert "times the spread of the kept files" in said
     assert "Seed " in said
     assert str(out) in said
@@ -153,12 +155,50 @@ def test_an_unbounded_certificate_is_null_in_json_and_told_in_words(tmp_path: Pa
     ("f", "rows", "sentence"),
     [
         (0, np.eye(3), "nothing to certify"),
-        (1, np.eye(3), "No single liar can have moved"),
+        (1, np.eye(3), "1 corrupt file can have moved"),
         (1, np.array([[1.0] * 4, [2.0] * 4, [np.nan] * 4]), "1 unusable file used up f = 1"),
     ],
 )
 def test_the_certificate_in_words_handles_its_edges(f: int, rows: np.ndarray, sentence: str) -> None:
     assert sentence in fates.certificate(randeigen.aggregate(rows, f=f, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "eps", "f", "sentence"),
+    [
+        ([[0.0], [1e6]], 0.49, None, "1 file may be corrupt, half of the usable files or more"),
+        (
+            [[np.nan]] * 3 + [[0.0], [1e6]],
+            None,
+            2,
+            "2 files may be corrupt, half of the usable files or more",
+        ),
+        ([[np.nan]] * 3 + [[0.0]] * 6 + [[1.0]], None, 2, "2 corrupt files can have moved"),
+    ],
+)
+def test_a_promise_that_is_broken_or_too_wide_is_said_in_words(
+    rows: list[list[float]], eps: float | None, f: int | None, sentence: str
+) -> None:
+    result = randeigen.aggregate(np.array(rows), eps, f=f, seed=0, on_excess="drop")
+    assert sentence in fates.certificate(result)
+
+
+def test_files_that_were_cut_together_are_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for client in range(30):
+        np.save(tmp_path / f"client-{client:02d}.npy", 1e-3 * rng.standard_normal(5) + (client < 8))
+    said = cli("aggregate", tmp_path, "--f", 5, "--out", tmp_path.parent / "cut.npy", "--force").stdout
+    assert "Note: rows 0, 1, 2, 3, 4, 5, 6, 7 were cut together" in said
+    assert "Rows are the files, counted from 0: 0 is client-00.npy, 1 is client-01.npy" in said
+
+
+def test_json_has_the_distance_to_the_plain_mean(folder: Path, out: Path) -> None:
+    said = json.loads(cli("aggregate", folder, "--f", 2, "--out", out, "--seed", 3, "--json").stdout)
+    assert said["distance_to_mean"] == randeigen.aggregate(rows_of(folder), f=2, seed=3).distance_to_mean > 0
+
+
+def test_a_seed_that_no_audit_could_hold_is_refused(folder: Path, out: Path) -> None:
+    fails(2, "aggregate", folder, "--f", 2, "--out", out, "--seed", 2**128, saying="--seed")
 
 
 def test_many_files_show_the_left_out_and_count_the_rest(folder: Path, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from typing import Any
@@ -256,7 +257,15 @@ class TestCallersMistakes:
         with pytest.raises(BadFraction, match="removal='hard'"):
             RandEigen(0.1, removal="hard")
 
-    @pytest.mark.parametrize("seed", [-1, 1.5, "x", True])
+    @pytest.mark.parametrize("seed", [0, 2**64, 2**70, 2**300, np.int8(3), np.uint64(2**64 - 1)])
+    def test_any_whole_number_from_0_is_a_seed(self, seed: Any, rows: np.ndarray) -> None:
+        rule = RandEigen(eps=0.2, removal="random")
+        one, two = (randeigen.aggregate(rows, rule=rule, seed=seed) for _ in range(2))
+        assert one.seed == seed
+        assert type(one.seed) is int
+        np.testing.assert_array_equal(one.weights, two.weights)
+
+    @pytest.mark.parametrize("seed", [-1, 1.5, 2.0, "x", True, np.bool_(True), np.float64(3), -(2**70)])
     def test_a_seed_that_is_not_a_whole_number(self, seed: Any, rows: np.ndarray) -> None:
         with pytest.raises(BadFraction, match="seed"):
             randeigen.aggregate(rows, eps=0.1, seed=seed)
@@ -286,6 +295,115 @@ class TestClaimedWeights:
         even = randeigen.aggregate(rows, rule=randeigen.rules.Mean(f=1))
         heavy = randeigen.aggregate(rows, rule=randeigen.rules.Mean(f=1), row_weights=[1.0] * 19 + [3.0])
         assert heavy.bias_bound > even.bias_bound
+
+    @pytest.mark.parametrize(
+        "claim", [None, "30", b"30", "x", 1j, [3], {}, 10**400, np.datetime64("2020")], ids=type
+    )
+    def test_what_is_no_number_costs_its_sender_all_weight_too(self, claim: Any) -> None:
+        result = randeigen.aggregate(gaussian(20, 50), f=2, row_weights=[10] * 19 + [claim])
+        assert result.weights[-1] == 0
+        assert np.isfinite(result.mean).all()
+
+    @pytest.mark.parametrize("claim", [2**70, 1e308, np.float32(3e38), np.uint64(2**64 - 1), 10**300])
+    def test_huge_claims_are_capped(self, claim: Any) -> None:
+        result = randeigen.aggregate(gaussian(20, 50), f=0, row_weights=[10] * 19 + [claim])
+        assert result.weights[-1] == pytest.approx(3 / 22)
+        heavy = randeigen.aggregate(gaussian(20, 50), f=0, row_weights=[10] * 19 + [claim], cap=float("inf"))
+        assert heavy.weights[-1] == pytest.approx(1, abs=1e-6)
+
+    def test_they_come_in_any_form_that_holds_numbers(self) -> None:
+        torch = pytest.importorskip("torch")
+        rows, counts = gaussian(6, 20), [3, 1, 2, 2, 1, 3]
+        wanted = randeigen.aggregate(rows, f=1, row_weights=counts, seed=0).weights
+        forms = [
+            tuple(counts), np.array(counts, np.int8), np.array(counts, np.float16), np.array(counts, object),
+            torch.tensor(counts), torch.tensor(counts, dtype=torch.bfloat16, requires_grad=False),
+            torch.tensor([float(c) for c in counts], requires_grad=True), [np.float32(c) for c in counts],
+            [torch.tensor(c) for c in counts], range(6),
+        ]  # fmt: skip
+        for form in forms[:-1]:
+            np.testing.assert_array_equal(
+                randeigen.aggregate(rows, f=1, row_weights=form, seed=0).weights, wanted
+            )
+        assert randeigen.aggregate(rows, f=1, row_weights=forms[-1], seed=0).weights.sum() == pytest.approx(1)
+
+    @pytest.mark.parametrize(
+        "claims",
+        [
+            "abcd", b"abcd", 3, 3.0, object(), {0: 1, 1: 1, 2: 1, 3: 1}, {1, 2, 3, 4}, iter([1, 1, 1, 1]),
+            ["1", "2", "3", "4"], [None] * 4, np.array(["1", "2", "3", "4"]), np.ones(4, complex),
+            np.array(["2020"] * 4, "M8[Y]"), np.ones((4, 1)), np.ones((1, 4)), np.ones(()), [[1]] * 4,
+            [], [1, 1, 1], [1] * 5, [0, 0, 0, 0], [np.nan] * 4, [-1] * 4, [np.inf] * 4,
+            np.ones((2, 2), object),
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_what_holds_no_claims_is_the_callers_mistake(self, claims: Any) -> None:
+        with pytest.raises(BadRows, match="row_weights"):
+            randeigen.aggregate(gaussian(4, 5), f=1, row_weights=claims)
+
+    @pytest.mark.parametrize("cap", [0.5, np.nan, "3", None, True])
+    def test_a_cap_is_a_ratio_from_1(self, cap: Any) -> None:
+        with pytest.raises(BadFraction, match="cap="):
+            randeigen.aggregate(gaussian(4, 5), f=1, row_weights=[1] * 4, cap=cap)
+
+    @pytest.mark.parametrize("on_excess", ["raise", "drop"])
+    def test_rows_left_that_all_claim_0_count_the_same(self, on_excess: str) -> None:
+        rows = np.array([[np.nan]] * 2 + [[1.0], [2.0], [3.0]])
+        f = 2 if on_excess == "raise" else 1
+        result = randeigen.aggregate(rows, f=f, on_excess=on_excess, row_weights=[1, 1, 0, 0, 0])
+        np.testing.assert_allclose(result.mean, [2.0])
+        assert any("no usable row claims a positive weight" in note for note in result.verdict.notes)
+
+    def test_a_lone_row_left_that_claims_0_is_the_answer(self) -> None:
+        rows = np.array([[np.nan], [np.nan], [np.nan], [1.0]])
+        result = randeigen.aggregate(rows, f=1, on_excess="drop", row_weights=[1, 1, 1, 0])
+        assert result.mean == 1
+        assert result.bias_bound == np.inf
+
+    @pytest.mark.parametrize("claim", [0, 1, 10**9, np.nan, -1, "x"])
+    def test_what_an_unusable_row_claims_changes_nothing(self, claim: Any) -> None:
+        rows, claims = gaussian(9, 20), [5, 7, 3, 9, 4, 6, 8, 2, 1]
+        rows[3] = np.nan
+        wanted = randeigen.aggregate(rows, f=2, row_weights=claims, seed=0)
+        claims[3] = claim
+        found = randeigen.aggregate(rows, f=2, row_weights=claims, seed=0)
+        np.testing.assert_array_equal(found.weights, wanted.weights)
+
+    def test_senders_who_claim_0_cannot_stop_the_call(self) -> None:
+        rows = gaussian(5, 10)
+        result = randeigen.aggregate(rows, f=2, row_weights=[0, 0, 0, 10, 10])
+        assert np.isfinite(result.mean).all()
+
+    def test_nonsense_from_more_than_f_rows_is_not_their_fault(self) -> None:
+        rows = with_liars(gaussian(10, 20), 3, "far")
+        result = randeigen.aggregate(rows, f=3, row_weights=[1, 1, 1] + [np.nan] * 7)
+        assert np.linalg.norm(result.mean - rows[3:].mean(0)) < 2
+        assert any("7 usable rows claim no number from 0" in note for note in result.verdict.notes)
+
+    @pytest.mark.parametrize("n", [4, 5, 6, 8, 12, 20])
+    @pytest.mark.parametrize("share", [0.2, 0.25, 0.3, 0.4])
+    def test_f_senders_who_claim_the_most_do_not_decide(self, n: int, share: float) -> None:
+        f = min(math.ceil(share * n), (n - 1) // 2)
+        for seed in range(3):
+            rng = np.random.default_rng([n, f, seed])
+            honest, direction = rng.standard_normal((n - f, 10)), rng.standard_normal(10)
+            spread = math.sqrt(np.linalg.norm(np.cov(honest.T, bias=True), 2))
+            claims = np.append(np.full(f, 1e9), np.ceil(np.exp(4 + rng.standard_normal(n - f))))
+            for far in (1, 3, 30, 1000):
+                lies = honest.mean(0) + far * spread * direction / np.linalg.norm(direction)
+                rows = np.vstack((np.tile(lies, (f, 1)), honest))
+                result = randeigen.aggregate(rows, f=f, row_weights=claims)
+                assert np.linalg.norm(result.mean - honest.mean(0)) < 2 * spread
+                (note,) = (note for note in result.verdict.notes if "row_weights" in note)
+                assert f"the {f} heaviest of {n} usable rows would hold" in note
+
+    def test_claims_are_mixed_until_the_heaviest_hold_a_third(self) -> None:
+        rows = gaussian(12, 30)
+        result = randeigen.aggregate(rows, rule=randeigen.rules.Mean(f=3), row_weights=[100] * 3 + [1] * 9)
+        assert result.weights[:3].sum() == pytest.approx(1 / 3)
+        even = randeigen.aggregate(rows, rule=randeigen.rules.Mean(f=5), row_weights=[100] * 3 + [1] * 9)
+        np.testing.assert_allclose(even.weights, 1 / 12)
 
     def test_mistakes_are_named(self) -> None:
         with pytest.raises(BadRows, match=r"shape \(3,\).*20 rows"):

@@ -86,6 +86,50 @@ def test_it_weighs_as_aggregate_does() -> None:
     np.testing.assert_allclose(gradient(model), wanted.mean, atol=1e-8)
 
 
+def test_the_distance_to_the_plain_mean_is_that_of_the_gradient() -> None:
+    for options in ({"groups": True}, {"directions": True}, {}):
+        model, x, y = classifier(poisoned=4)
+        rows = jacobian(each(model, x, y), model)
+        x[5] = torch.inf
+        losses = each(model, x, y)
+        usable = torch.arange(40) != 5
+        options = {**options, "groups": y} if "groups" in options else options
+        verdict = randeigen.torch.backward(losses, model, eps=0.2, seed=1, **options)
+        wanted = float((gradient(model) - rows[usable].mean(0)).norm())
+        assert verdict.distance_to_mean == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "eps", "finite"), [(1, 0.05, False), (2, 0.1, False), (4, 0.3, False), (5, 0.1, True)]
+)
+def test_a_batch_of_which_eps_is_half_has_no_bound(n: int, eps: float, finite: bool) -> None:
+    model, x, y = classifier()
+    verdict = randeigen.torch.backward(each(model, x[:n], y[:n]), model, eps=eps)
+    assert np.isfinite(verdict.bias_bound) == finite
+    assert any("bias_bound is inf" in note for note in verdict.notes) != finite
+
+
+def test_dropping_more_examples_than_eps_leaves_as_many_among_the_rest() -> None:
+    model, x, y = classifier()
+    x[:3] = torch.inf
+    verdict = randeigen.torch.backward(each(model, x[:6], y[:6]), model, eps=0.3, on_excess="drop")
+    assert verdict.groups[0].f == 2
+    assert verdict.bias_bound == np.inf
+    model.zero_grad()
+    rule = randeigen.rules.Krum(f=3)
+    verdict = randeigen.torch.backward(each(model, x[:9], y[:9]), model, rule=rule, on_excess="drop")
+    assert verdict.weights[3:].sum() == pytest.approx(1)
+
+
+def test_half_precision_says_what_the_bound_leaves_out() -> None:
+    model, x, y = classifier()
+    verdict = randeigen.torch.backward(each(model, x, y), model, eps=0.1)
+    assert not any("half precision" in note for note in verdict.notes)
+    model, x = model.bfloat16(), x.bfloat16()
+    verdict = randeigen.torch.backward(each(model, x, y).float(), model, eps=0.1)
+    assert any("does not include the rounding of .grad" in note for note in verdict.notes)
+
+
 def test_poison_that_pulls_together_is_left_out_and_named() -> None:
     model, x, y = classifier(poisoned=4)
     verdict = randeigen.torch.backward(each(model, x, y), model, eps=0.1)

@@ -1,7 +1,7 @@
-"""Average vectors that some of their senders may have corrupted, and know how far off the answer can be.
+"""Average vectors that some of their senders may have corrupted; know how far these can have moved it.
 
 result = randeigen.aggregate(rows, eps=0.1)
-result.mean, result.kept, result.bias_bound
+result.mean, result.kept, result.bias_bound, result.distance_to_mean
 """
 
 from randeigen import rules

@@ -1,23 +1,62 @@
-"""How far off an answer can be, whoever lied and whatever the honest rows are."""
+"""How far f corrupt rows can have moved an answer at its weights, whichever rows they are."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from randeigen.errors import BadFraction, BadRows
 from randeigen.types import Array, Geometry
 
 
+def meaning(corrupt: str = "f corrupt rows", most: str = "this", rows: str = "rows") -> str:
+    """What the certificate says, in the one sentence that stands wherever the number does."""
+    return (
+        f"{corrupt} can have moved the answer by at most {most} at these weights: it is that close to the "
+        f"mean of the honest {rows} alone at the same weights, and may be further from their plain mean."
+    )
+
+
 def certify(geometry: Geometry, weights: Array, f: int) -> float:
-    """Largest distance f corrupt rows can have put between this mean and that of the honest rows alone.
+    """The certificate of any weights on n rows, f of which may be corrupt; in the rows' units.
+
+    f corrupt rows can have moved the answer by at most this at these weights: it is that close to the mean of
+    the honest rows alone at the same weights, and may be further from their plain mean. Weights are finite,
+    not negative and not all 0; only their ratios count. f is a whole number from 0 to n.
 
     With w the weights, λ the top eigenvalue of the w-weighted covariance and a the sum of the f largest
     weights, that distance is at most sqrt(a/(1−a)·λ): corrupt mass m ≤ a that moves the mean by t along a
-    direction puts variance t²(1−m)/m there. Nothing is assumed of the honest rows. In the rows' units;
-    infinite when the f heaviest rows hold all the weight.
+    direction puts variance t²(1−m)/m there. Nothing is assumed of the honest rows. Infinite when the f
+    heaviest rows hold all the weight; 0 when f is 0.
     """
+    weights = _checked(geometry, weights, f)
     return bound(geometry, weights, f, geometry.widest(weights).variance)
+
+
+def _checked(geometry: Geometry, weights: Any, f: int) -> Array:
+    """The weights as float64; a caller's mistake in any of the three is told."""
+    if not callable(getattr(geometry, "widest", None)):
+        found = type(geometry).__name__
+        raise BadRows(f"certify needs the geometry of the rows, found {found}; randeigen.measure makes one.")
+    n = geometry.n
+    if isinstance(f, bool) or not isinstance(f, (int, np.integer)) or not 0 <= f <= n:
+        raise BadFraction(f"f={f!r} of {n} rows; give how many may be corrupt, a whole number from 0 to {n}.")
+    try:
+        checked = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise BadRows(f"weights are {type(weights).__name__}, not numbers; give one for each row.") from None
+    if checked.shape != (n,):
+        raise BadRows(f"weights have shape {checked.shape}, but there are {n} rows; give one for each row.")
+    wrong = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))
+    if wrong.size:
+        found = f"weight {wrong[0]} is {checked[wrong[0]]}"
+        raise BadRows(f"weights must be finite and not negative, but {found}; give 0 to leave a row out.")
+    largest = float(checked.max())
+    if largest == 0:
+        raise BadRows("weights are all 0, so there is no mean to certify; give at least one row some weight.")
+    return checked if 1e-100 < largest < 1e100 else np.asarray(checked / largest)
 
 
 def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from randeigen.certificate import meaning
 from randeigen.errors import MissingExtra, RandEigenError
 from randeigen.rows import write_safetensors
 
@@ -132,7 +133,7 @@ def tell(folder: Path, seed: int, rounds: int) -> int:
         "sends what it learned, and a server averages that, round after round. "
         f"{LIARS} of them send something else. The plain mean takes them at their word; RandEigen looks "
         "along which direction the updates differ most, and gives less weight to those who make it so.",
-        f"The certificate is how far no {LIARS} liars can have moved the last average, whoever they are.",
+        "The certificate of the last average: " + meaning(f"{LIARS} corrupt updates", "this", "updates"),
     ]
     commands = [training(folder, attack, seed, rounds) for attack in ATTACKS]
     end = "\n".join(f"randeigen {shlex.join(words)}" for words in commands)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.certificate import certify
+from randeigen.claims import CAP, prior_of, read_claims
 from randeigen.combine import Unmeasured, combine, merge_columns
 from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
 from randeigen.glance import glance, needs
 from randeigen.measure import measure
+from randeigen.price import MergedDistance, cut_together, distance_to_mean, note_on
 from randeigen.rows import as_rows
 from randeigen.threads import alone
-from randeigen.types import Aggregate, Array, Mask, Progress, Rows, Rule, Verdict
-
-CAP = 3.0  # a row's own word for its weight counts up to this many times the median row's
+from randeigen.types import Aggregate, Array, Block, Geometry, Mask, Progress, Rows, Rule, Verdict
 
 
 def run(
@@ -39,18 +40,23 @@ def run(
         raise BadRows(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
     source = as_rows(rows, multiple=getattr(rule, "chunk", 1))
     f = rule.budget(source.n)
-    prior = _prior(row_weights, cap, source.n)
+    stated = max(f, getattr(rule, "stated_corrupt", rule.budget)(source.n))
+    claimed = read_claims(row_weights, cap, source.n)
     # Drawn after the last row arrived: an adversary may know everything but these coins.
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
     table, unusable = measure(source, rule.geometry if geometry == "auto" else geometry, seed, progress)
-    case = _judge(rule, f, table, unusable, prior, seed, on_excess)
-    found = case.verdict
+    case = _judge(rule, f, table, unusable, seed, on_excess, stated, claimed, cap)
+    found, merged = case.verdict, MergedDistance() if hasattr(case.rule, "merge") else None
     with alone(case.table.n):
-        sure = found.bounds[found.chosen] if found.bounds else certify(case.table, found.weights, case.f)
-    verdict = _widened(found, case.usable, case.notes)
-    mean, away = _spend(source, case, progress)
+        sure = certified(case.table, found, case.f, case.assumed.certified)
+        groups = [] if merged else cut_together(case.table, found.weights, case.assumed.certified)
+    mean, away = _spend(source, case, progress, merged=merged)
+    # Rounding of the answer points in no particular direction, so it adds to the distance as a right angle.
+    price = distance_to_mean(case.table, found.weights, found.scale)
+    price = merged.length if merged else math.hypot(price, away)
+    verdict = _widened(found, case.usable, case.notes, groups, case.assumed.certified)
     # What is merged column by column is as far off as its distance to a mean that is sure.
-    return Aggregate(mean, verdict.weights, sure * verdict.scale + away, verdict, seed, f, unusable)
+    return Aggregate(mean, verdict.weights, sure + away, verdict, seed, stated, unusable, price)
 
 
 def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
@@ -58,23 +64,33 @@ def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
     source = as_rows(rows, multiple=getattr(rule, "chunk", 1))
     f = rule.budget(source.n)
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
-    prior, asked = np.ones(source.n), needs(rule, source)
+    asked = needs(rule, source)
     with suppress(Unmeasured), np.errstate(all="ignore"):  # hostile numbers overflow; then all is measured
         if seen := glance(source, asked, getattr(rule, "trusted", None)):
-            case = _judge(rule, f, seen, {}, prior, seed)
+            case = _judge(rule, f, seen, {}, seed)
             return _spend(source, case, unread=asked == "nothing")[0]
     table, unusable = measure(source, rule.geometry, seed)
-    return _spend(source, _judge(rule, f, table, unusable, prior, seed))[0]
+    return _spend(source, _judge(rule, f, table, unusable, seed))[0]
+
+
+class Assumed(NamedTuple):
+    """How many of the usable rows are taken to be corrupt."""
+
+    f: int  # by the rule: fewer than half of them
+    certified: int  # by the certificate: all that the caller stated, less what unusable rows used up
+    broken: bool = False  # more rows were unusable than may be corrupt: what was stated is not true
+    notes: tuple[str, ...] = ()
 
 
 class _Case(NamedTuple):
     """A judgement on the usable rows, and what it takes to spend it."""
 
     rule: Rule
-    f: int  # of the usable rows may be corrupt
+    f: int  # of the usable rows were corrupt, to the rule
     table: Any  # of the usable rows
     verdict: Verdict  # on them
     usable: Mask
+    assumed: Assumed
     notes: tuple[str, ...]
 
 
@@ -83,31 +99,71 @@ def _judge(
     f: int,
     table: Any,  # a Geometry, or as much of one as the rule needs
     unusable: Mapping[int, str],
-    prior: Array,
     seed: int,
     on_excess: str = "raise",
+    stated: int | None = None,
+    claimed: Array | None = None,
+    cap: float = CAP,
 ) -> _Case:
-    usable = np.ones(prior.size, dtype=bool)
+    usable = np.ones(table.n, dtype=bool)
     usable[list(unusable)] = False
-    left, notes = budget_left(f, usable, unusable, on_excess)
+    assumed = budget_left(f, usable, unusable, on_excess, stated)
     alive = np.flatnonzero(usable)
     if among := getattr(rule, "among", None):  # a rule that trusts a row by its place must find it again
         rule = among(alive)
-    table = table.pick(alive).with_prior(prior[alive])
+    prior, told = prior_of(None if claimed is None else claimed[alive], cap, assumed.f, alive.size)
+    table = table.pick(alive).with_prior(prior)
     with alone(alive.size):
-        verdict = rule.weigh(table, left, np.random.default_rng([seed, 4]))
-    return _Case(rule, left, table, verdict, usable, notes)
+        verdict, f = weighed(rule, table, assumed, np.random.default_rng([seed, 4]))
+    notes = (*assumed.notes, *told, *unsure(assumed, f, alive.size))
+    return _Case(rule, f, table, verdict, usable, assumed, notes)
+
+
+def weighed(
+    rule: Rule, geometry: Geometry, assumed: Assumed, rng: np.random.Generator
+) -> tuple[Verdict, int]:
+    """The rule's verdict, and the f it was given: where the promise is broken, as many as it tolerates."""
+    for f in range(assumed.f, 0, -1):
+        try:
+            return rule.weigh(geometry, f, rng), f
+        except BadFraction:
+            if not assumed.broken:
+                raise
+    return rule.weigh(geometry, 0, rng), 0
+
+
+def certified(geometry: Geometry, verdict: Verdict, f: int, corrupt: int) -> float:
+    """The bound for `corrupt` rows on a verdict that a rule came to with f; inf if they are half or more."""
+    if corrupt > 0 and 2 * corrupt >= geometry.n:
+        return math.inf
+    known = verdict.bounds and corrupt == f and not geometry.distortion  # a sketch's own are estimates
+    sure = verdict.bounds[verdict.chosen] if known else certify(geometry, verdict.weights, corrupt)
+    return sure * verdict.scale if math.isfinite(sure) else math.inf
+
+
+def unsure(assumed: Assumed, f: int, n: int) -> tuple[str, ...]:
+    """A note where the rule could not assume as many corrupt rows as the certificate must."""
+    if f >= assumed.certified:
+        return ()
+    said = f"{assumed.certified} of {n} usable rows were assumed corrupt, of which the rule tolerates {f}"
+    return (f"{said}; half or more: bias_bound is inf" if 2 * assumed.certified >= n else said,)
 
 
 def _spend(
-    source: Rows, case: _Case, progress: Progress | None = None, unread: bool = False
+    source: Rows,
+    case: _Case,
+    progress: Progress | None = None,
+    unread: bool = False,
+    merged: MergedDistance | None = None,
 ) -> tuple[Any, float]:
     """Pass 2: the answer, and how far it is from the weighted mean."""
     weights = np.zeros(case.usable.size)
     weights[case.usable] = case.verdict.weights
     scale, merge = case.verdict.scale, getattr(case.rule, "merge", None)
     if merge:
-        by_column = partial(merge, f=case.f, verdict=case.verdict)
+        by_column: Callable[[slice, Block], Any] = partial(merge, f=case.f, verdict=case.verdict)
+        if merged:
+            by_column = merged.watch(by_column)
         chunk = getattr(case.rule, "chunk", 1)
         found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread)
     else:
@@ -117,12 +173,16 @@ def _spend(
 
 
 def budget_left(
-    f: int, usable: Mask, unusable: Mapping[int, str], on_excess: str
-) -> tuple[int, tuple[str, ...]]:
-    """How many of the usable rows may still be corrupt: each unusable one has used up one of the f."""
+    f: int, usable: Mask, unusable: Mapping[int, str], on_excess: str, stated: int | None = None
+) -> Assumed:
+    """How many of the usable rows may still be corrupt: each unusable one has used up one of the f.
+
+    `stated` is what the caller said; a rule's own f is less where that is half of the rows or more.
+    """
     n, gone = usable.size, len(unusable)
+    stated = f if stated is None else stated
     if gone <= f and gone < n:
-        return f - gone, ()
+        return Assumed(f - gone, stated - gone)
     shown = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:8])
     more = f"; and {gone - 8} more" if gone > 8 else ""
     if on_excess == "raise" or gone == n:
@@ -132,37 +192,24 @@ def budget_left(
             f"Find out why{advice}.",
             unusable,
         )
-    # The promise behind f is broken, so nothing says the rest is cleaner: assume f liars among them too.
+    # The promise behind f is broken, so nothing says the rest is cleaner: assume as many among them too.
     note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {shown}{more}"
-    return min(f, (n - gone - 1) // 2), (note,)
-
-
-def _prior(row_weights: Any, cap: float, n: int) -> Array:
-    """The mass of each row before judgement. What a sender wrote about itself is capped."""
-    if row_weights is None:
-        return np.ones(n)
-    if not cap >= 1:
-        raise BadFraction(f"cap={cap}, but it is a ratio to the median row's weight; give 1 or more.")
-    claimed = np.asarray(row_weights, dtype=np.float64)
-    if claimed.shape != (n,):
-        raise BadRows(f"row_weights has shape {claimed.shape}, but there are {n} rows; give one number each.")
-    sane = np.isfinite(claimed) & (claimed >= 0)
-    typical = float(np.median(np.where(sane, claimed, 0.0)))
-    if typical <= 0:
-        raise BadRows("row_weights: the median is not positive; give example counts, or leave them out.")
-    # Nonsense (NaN, negative) is no reason to stop: such a row gets no weight, like any other liar.
-    return np.where(sane, np.minimum(claimed, cap * typical), 0.0) / typical
+    return Assumed(min(f, (n - gone - 1) // 2), stated, True, (note,))
 
 
 def checked_seed(seed: int) -> int:
-    """The seed, if it is a whole number from 0."""
+    """The seed, if it is a whole number from 0, of any size: Python's or numpy's, no bool and no float."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise BadFraction(f"seed={seed!r}; give a non-negative integer, or None for fresh coins.")
     return int(seed)
 
 
-def _widened(verdict: Verdict, usable: Mask, notes: tuple[str, ...]) -> Verdict:
+def _widened(
+    verdict: Verdict, usable: Mask, notes: tuple[str, ...], groups: Sequence[Any], corrupt: int
+) -> Verdict:
     """The verdict on the usable rows, in the caller's numbering."""
+    rows = np.flatnonzero(usable)
+    together = tuple(tuple(rows[group].tolist()) for group in groups)
 
     def wide(values: Any, dtype: Any) -> Any:
         if values is None:
@@ -177,7 +224,8 @@ def _widened(verdict: Verdict, usable: Mask, notes: tuple[str, ...]) -> Verdict:
         fell=wide(verdict.fell, np.intp),
         scores=wide(verdict.scores, np.float64),
         wild=wide(verdict.wild, np.bool_),
-        notes=(*notes, *verdict.notes),
+        notes=(*notes, *verdict.notes, *(note_on(group, corrupt) for group in together)),
+        cut_together=together,
     )
 
 

@@ -63,6 +63,12 @@ class Gram:
         """(n,) squared distances from the pivot: how far out each row is, to a factor."""
         return np.array(self.table.diagonal()[:-1])
 
+    def distance_between(self, weights_a: Array, weights_b: Array) -> float:
+        """Length of Σ (aᵢ − bᵢ)·xᵢ, the rows measured from the caller's origin; no sum need be 1."""
+        apart = weights_a - weights_b
+        apart = np.append(apart, -apart.sum())
+        return math.sqrt(max(float(apart @ self.table @ apart), 0.0))
+
     def rounding(self, weights: Array) -> float:
         """How much of the widest variance the table's own rounding can hide."""
         return self.precision * float(weights @ self.reach()) / float(weights.sum())
@@ -144,6 +150,11 @@ class Points:
     def reach(self) -> Array:
         """(n,) squared distances from the pivot: how far out each row is, to a factor."""
         return _squares(self.points)
+
+    def distance_between(self, weights_a: Array, weights_b: Array) -> float:
+        """Length of Σ (aᵢ − bᵢ)·xᵢ, the rows measured from the caller's origin; no sum need be 1."""
+        apart = weights_a - weights_b
+        return float(np.linalg.norm(apart @ self.points - apart.sum() * self.origin))
 
     def rounding(self, weights: Array) -> float:
         """How much of the widest variance the points' own rounding can hide."""

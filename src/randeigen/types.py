@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -95,6 +96,9 @@ class Geometry(Protocol):
     def reach(self) -> Array:
         """(n,) squared distances from a point near the rows: how far out each is, to a factor."""
 
+    def distance_between(self, weights_a: Array, weights_b: Array) -> float:
+        """Length of Σ (aᵢ − bᵢ)·xᵢ, the rows measured from the caller's origin; no sum need be 1."""
+
     def rounding(self, weights: Array) -> float:
         """How much of the widest variance rounding can hide."""
 
@@ -161,12 +165,13 @@ class Verdict:
     stop: Stop
     scale: float = 1.0  # the answer is the weighted mean times this: below 1 where rows were clipped
     spreads: tuple[float, ...] = ()  # standard deviation along the widest direction, before each round
-    bounds: tuple[float, ...] = ()  # the certificate of the same iterates
+    bounds: tuple[float, ...] = ()  # the certificate of the same iterates, for the f the rule was given
     chosen: int = 0  # spreads[chosen] and bounds[chosen] are those of the answer itself
     fell: NDArray[np.intp] | None = None  # (n,) round in which a row lost most weight; 0: it lost none
     scores: Array | None = None  # (n,) its squared distance in that round, in units of the variance
     wild: Mask | None = None  # (n,) rows too far out to be weighed beside the others
     notes: tuple[str, ...] = field(default=())
+    cut_together: tuple[tuple[int, ...], ...] = ()  # rows that lost their weight and agree with each other
 
     @property
     def rounds(self) -> int:
@@ -176,15 +181,24 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The answer, and everything needed to trust, question or replay it."""
+    """The answer, and everything needed to trust, question or replay it.
+
+    `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that close
+    to the mean of the honest rows alone at the same weights, and may be further from their plain mean.
+    It is inf where f is half or more of the usable rows, or holds all the weight; 0 where f is 0.
+
+    `distance_to_mean`: how far the answer is from the plain mean of all usable rows, which is what robustness
+    cost if every row is honest. An estimate where the rows were sketched.
+    """
 
     mean: Any  # in the caller's own form
     weights: Weights
-    bias_bound: float  # no f liars can have moved `mean` further than this from the honest rows' mean
+    bias_bound: float
     verdict: Verdict
     seed: int
-    f: int  # how many rows were assumed corrupt
-    unusable: Mapping[int, str]  # rows that could not be measured at all, and why
+    f: int  # how many of all rows were assumed corrupt: the f given, or ceil(eps·n); bias_bound speaks of it
+    unusable: Mapping[int, str]  # rows that could not be measured at all, and why: each used up one of the f
+    distance_to_mean: float = math.nan
 
     @property
     def kept(self) -> Mask:

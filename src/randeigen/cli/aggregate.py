@@ -61,7 +61,8 @@ def aggregate(
         ),
     ] = DEFAULT,
     seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Replays a call; fresh coins without it.")
+        int | None,
+        typer.Option(min=0, max=2**128 - 1, metavar="N", help="Replays a call; fresh coins without it."),
     ] = None,
     geometry: Annotated[Geometries, typer.Option(help="How files are measured.")] = Geometries.auto,
     on_excess: Annotated[
@@ -80,6 +81,11 @@ def aggregate(
     Each file is one sender's row. A file that is truncated, unreadable, not finite or unlike the others
     counts as corrupt; more of them than --eps or --f allows is exit code 4. Folders are read without their
     subfolders and hidden files.
+
+    The certificate, bias_bound: f corrupt rows can have moved the answer by at most this at these weights:
+    it is that close to the mean of the honest rows alone at the same weights, and may be further from their
+    plain mean. distance_to_mean is what robustness cost if every file is honest: the answer's distance from
+    the plain mean of all usable files.
 
     \b
     Examples:

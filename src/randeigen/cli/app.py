@@ -15,7 +15,7 @@ from randeigen.cli.rules import rules
 from randeigen.cli.simulate import simulate
 from randeigen.cli.train import train
 
-HELP = """Average files of which some senders may have lied, and know how far off the answer can be.
+HELP = """Average files of which some may be corrupt, and know how far these can have moved the answer.
 
 \b
 Examples:

@@ -3,11 +3,16 @@
 JSON, schema "randeigen-audit/1". `folder` is relative to the audit file, each `file` to that folder, the
 output again to the audit file. A bound of null means there is none; a digest of null, a file that could not
 be read.
+
+`verdict.bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that
+close to the mean of the honest rows alone at the same weights, and may be further from their plain mean.
+`verdict.distance_to_mean`: from the answer to the plain mean of all usable files; older audits have none.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -43,6 +48,7 @@ class Audit:
     version: str
     output: str
     output_sha256: str
+    distance_to_mean: float | None = math.nan  # NaN: the audit is older than this field
 
 
 def record(
@@ -138,6 +144,9 @@ def _parsed(content: dict[str, Any]) -> Audit:
         version=_take(_take(content, "versions", dict), "randeigen", str),
         output=_take(output, "file", str),
         output_sha256=_sha256(_take(output, "sha256", str)),
+        distance_to_mean=_take(
+            {"distance_to_mean": math.nan, **verdict}, "distance_to_mean", float, type(None)
+        ),
     )
 
 

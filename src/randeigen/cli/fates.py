@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from randeigen import report
+from randeigen.certificate import meaning
 from randeigen.cli.judge import why_lost
 from randeigen.types import Aggregate
 
@@ -49,27 +50,26 @@ def _fate(result: Aggregate, row: int, path: str) -> Fate:
 
 
 def certificate(result: Aggregate) -> str:
-    """What the bias bound promises, as a sentence."""
-    bound, f = result.bias_bound, result.f
+    """What the bias bound says, as a sentence."""
+    bound, f, lost = result.bias_bound, result.f, len(result.unusable)
     if f == 0:
-        return "Nobody was assumed to lie (f = 0), so there is nothing to certify."
-    liars = f"No {f} liars" if f > 1 else "No single liar"
+        return "No file was assumed corrupt (f = 0), so there is nothing to certify."
+    left = f if lost > f else f - lost  # of the usable files
     if not math.isfinite(bound):
-        return f"Nothing can be promised: {f} of the files could hold all the weight of this answer."
-    if bound == 0 and len(result.unusable) >= f:
-        return (
-            f"The {count(len(result.unusable), 'unusable file')} used up f = {f}: the others count as honest."
-        )
-    if bound == 0:
-        return f"{liars} can have moved this mean at all."
-    honest = "from what the honest files alone give at the same weights"
-    said = f"{liars} can have moved this mean further than {short(bound)} {honest}"
+        half = 2 * left >= result.weights.size - lost
+        why = "half of the usable files or more" if half else "and these could hold all the weight"
+        return f"Nothing can be promised: {count(left, 'file')} may be corrupt, {why}."
+    if left == 0:
+        return f"The {count(lost, 'unusable file')} used up f = {f}: the others count as honest."
+    said = meaning(count(left, "corrupt file"), short(bound), "files")
     spread = chosen_spread(result)
-    return (
-        f"{said}; that is {short(bound / spread)} times the spread of the kept files."
-        if spread
-        else f"{said}."
-    )
+    return f"{said} That is {short(bound / spread)} times the spread of the kept files." if spread else said
+
+
+def price(result: Aggregate) -> str:
+    """How far the answer is from the plain mean, as a sentence."""
+    far = short(result.distance_to_mean)
+    return f"It is {far} from the plain mean of all usable files: what robustness cost if all are honest."
 
 
 def chosen_spread(result: Aggregate) -> float | None:
@@ -101,6 +101,7 @@ def summary(result: Aggregate) -> dict[str, Any]:
     return {
         "f": result.f,
         "bias_bound": number(result.bias_bound),
+        "distance_to_mean": number(result.distance_to_mean),
         "scale": number(verdict.scale),
         "rounds": verdict.rounds,
         "chosen": verdict.chosen,

@@ -16,7 +16,7 @@ import randeigen
 from randeigen.cli.audit import Audit, load
 from randeigen.cli.choose import build
 from randeigen.cli.digest import Digest, digest, digest_all
-from randeigen.cli.fates import count, short
+from randeigen.cli.fates import count, number, short
 from randeigen.cli.inputs import suffix_of
 from randeigen.cli.judge import judge, write
 from randeigen.cli.show import progress_bar, tell
@@ -27,6 +27,7 @@ from randeigen.rows.files import FORMATS
 from randeigen.types import Aggregate, Progress
 
 FEW = 8  # differences of a kind that are told one by one
+ROUGHLY = 1e-4  # distances to the plain mean, relatively
 CLOSE = 1e-6  # weights, absolutely; bounds and answers, relatively
 
 
@@ -146,12 +147,24 @@ def _verdict(recorded: Audit, result: Aggregate) -> list[dict[str, Any]]:
         if abs(before - after) > CLOSE or (before > 0) != (after > 0):
             told = f"{file} has weight {after:.6g}, recorded {before:.6g}"
             found.append(_difference("weight", told, file=file, recorded=before, found=after))
-    before = math.inf if recorded.bias_bound is None else recorded.bias_bound
-    if not math.isclose(before, result.bias_bound, rel_tol=CLOSE, abs_tol=0.0):
-        told = f"the certificate is {result.bias_bound:.9g}, recorded {before:.9g}"
+    bound = math.inf if recorded.bias_bound is None else recorded.bias_bound
+    if not math.isclose(bound, result.bias_bound, rel_tol=CLOSE, abs_tol=0.0):
+        told = f"the certificate is {result.bias_bound:.9g}, recorded {bound:.9g}"
         finite = result.bias_bound if math.isfinite(result.bias_bound) else None
         found.append(_difference("bias_bound", told, recorded=recorded.bias_bound, found=finite))
+    far, now = recorded.distance_to_mean, number(result.distance_to_mean)
+    if not _same_distance(far, now, bound):
+        told = f"the distance to the plain mean is {now}, recorded {far}"
+        found.append(_difference("distance_to_mean", told, recorded=far, found=now))
     return found
+
+
+def _same_distance(before: float | None, now: float | None, bound: float) -> bool:
+    """To what weights may differ by; null where it is not finite. An audit that has none says nothing."""
+    if before is None or now is None:
+        return before is now
+    slack = CLOSE * bound if math.isfinite(bound) else 0.0
+    return math.isnan(before) or math.isclose(before, now, rel_tol=ROUGHLY, abs_tol=slack)
 
 
 def _answer(recorded: Audit, out: str, again: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from randeigen import bench as timing
+from randeigen.certificate import meaning
 from randeigen.cli.choose import build
 from randeigen.cli.show import console, progress_bar, spinner, tell
 from randeigen.cli.told import BadCall, told
@@ -38,7 +39,8 @@ WIDTH = 100
 LEGEND = (
     "worst: largest bias over all settings, the distance from the honest rows' mean in units of "
     "sqrt(eps/(1-eps)·||Sigma_S||). mean: average bias in units of sqrt(||Sigma_S||). certificate: median, "
-    "same units. kept: of the rows' weight when nobody attacks; – where the answer is no weighted mean. "
+    f"same units: {meaning()} "
+    "kept: of the rows' weight when nobody attacks; – where the answer is no weighted mean. "
     "better: settings in which the bias is clearly below the default's. ms: d = 65,536, float32, n = 50 (20 "
     "where the grid has 20). told: what the rule is told that nobody knows."
 )

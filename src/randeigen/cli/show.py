@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from randeigen.cli.fates import Fate, certificate, count, short
+from randeigen.cli.fates import Fate, certificate, count, price, short
 from randeigen.cli.judge import folder_of
 from randeigen.cli.told import plain
 from randeigen.report import HALF, KEPT, LESS, NOTHING, OUT
@@ -73,6 +73,7 @@ def show(result: Aggregate, paths: Sequence[str], fates: Sequence[Fate], rule: s
     console().print(_table(paths, fates, everything))
     tell(_counted(fates))
     tell(certificate(result))
+    tell(price(result))
     verdict = result.verdict
     told = f"Rule {rule}, f = {result.f} of {len(paths)}"
     if verdict.rounds:
@@ -82,6 +83,10 @@ def show(result: Aggregate, paths: Sequence[str], fates: Sequence[Fate], rule: s
         tell(f"The weighted mean was shortened to {short(verdict.scale)} of its length, as the rule clips.")
     for note in verdict.notes:
         tell(f"Note: {note}")
+    for group in verdict.cut_together:
+        base, named = folder_of(paths), group[:FEW]
+        names = [f"{row} is {os.path.relpath(os.path.abspath(paths[row]), base)}" for row in named]
+        tell(f"Rows are the files, counted from 0: {', '.join(names)}{'.' if named == group else ', ...'}")
 
 
 def _table(paths: Sequence[str], fates: Sequence[Fate], everything: bool) -> Table:

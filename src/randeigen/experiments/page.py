@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 from randeigen.attacks.catalogue import ATTACKS
+from randeigen.certificate import meaning
 from randeigen.learn.records import Record
 from randeigen.rows.save import replacing
 
@@ -133,7 +134,8 @@ def _table(records: Sequence[Record]) -> str:
     rows = ["".join(_cell("th", title, title) for title in titles)]
     rows += ["".join(_cell("td", *pair) for pair in zip(titles, shown, strict=True)) for shown in lines]
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    return f'<div class="wide"><table>\n{body}\n</table></div>'
+    told = escape(f"Certificate of the last average: {meaning(rows='updates', corrupt='f corrupt updates')}")
+    return f'<div class="wide"><table>\n{body}\n</table></div>\n<figcaption>{told}</figcaption>'
 
 
 def _cell(tag: str, title: str, text: str) -> str:

@@ -82,7 +82,7 @@ class Moment:
     weight_honest: float | None
     weight_corrupt: float | None
     liars: int
-    certificate: float | None  # how far no f liars can have moved the aggregate
+    certificate: float | None  # how far f corrupt clients can have moved the aggregate at its weights
     seconds: float  # of aggregation
     more: dict[str, float] = field(default_factory=dict)  # other rates of success
     note: str = ""

@@ -30,6 +30,10 @@ class TableRule:
         """How many of n rows may be corrupt: always fewer than half."""
         return assumed(n, self.eps, self.f)
 
+    def stated_corrupt(self, n: int) -> int:
+        """How many of n rows the caller said may be corrupt, though it be half of them or more."""
+        return stated(self, n)
+
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """The judgement on the rows this geometry shows."""
         raise NotImplementedError
@@ -57,13 +61,26 @@ def assumed(n: int, eps: float | None, f: int | None) -> int:
     """f itself, or ceil(eps·n) where that is fewer than half."""
     if f is None:
         assert eps is not None
-        return min(math.ceil(eps * n - 1e-9), (n - 1) // 2)
+        return min(rows_in(eps, n), (n - 1) // 2)
     if 2 * f >= n:
         raise BadFraction(
             f"f={f} of {n} rows, but no rule can tolerate half the rows or more; "
             f"give at most {(n - 1) // 2}, or more rows."
         )
     return int(f)
+
+
+def rows_in(eps: float, n: int) -> int:
+    """ceil(eps·n): one row however small eps is, none only where it is 0."""
+    return max(math.ceil(eps * n - 1e-9), int(eps > 0))
+
+
+def stated(stage: Any, n: int) -> int:
+    """The f or ceil(eps·n) that a rule was given; of several stages, the greatest."""
+    eps, f = getattr(stage, "eps", None), getattr(stage, "f", None)
+    own = int(f) if f is not None else rows_in(eps, n) if eps is not None else 0
+    inner = (getattr(stage, name, None) for name in ("pre", "rule", "first", "then"))
+    return max([own, *(stated(each, n) for each in inner if each is not None)])
 
 
 def needed_by_both(first: Any, then: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.certificate import certify
-from randeigen.engine import budget_left, checked_seed
+from randeigen.engine import Assumed, budget_left, certified, checked_seed, unsure, weighed
 from randeigen.errors import BadFraction, BadRows
 from randeigen.geometry import Gram
 from randeigen.measure import ROUNDING, STARTS
@@ -25,27 +25,41 @@ POOLED = "small groups"
 
 @dataclass(frozen=True)
 class Group:
-    """The judgement on one group. `verdict.weights` are those of `examples`, in their order."""
+    """The judgement on one group. `verdict.weights` are those of `examples`, in their order.
+
+    `bias_bound` is that of `BatchVerdict`, for the group's own mean.
+    """
 
     label: Hashable
     examples: NDArray[np.intp]  # those of the group that could be measured
     verdict: Verdict
-    f: int  # how many of them were assumed corrupt
+    f: int  # how many of `examples` were assumed corrupt; bias_bound speaks of these
     bias_bound: float | None
 
 
 @dataclass(frozen=True)
 class BatchVerdict:
-    """What was decided about the examples of a batch."""
+    """What was decided about the examples of a batch.
+
+    `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that close
+    to the mean of the honest rows alone at the same weights, and may be further from their plain mean. Rows
+    are examples' gradients, the answer is what `.grad` gains, f is counted in each group. It is inf where f
+    is half of a group or more, None where directions were judged. The rounding of `.grad` itself is not in
+    it; a note says so where gradients are half precision.
+
+    `distance_to_mean`: how far the gradient is from the plain mean of all usable examples' gradients, which
+    is what robustness cost if every example is honest.
+    """
 
     weights: Weights  # (n,) each example's share in the gradient; sums to 1
     norms: Array  # (n,) length of each example's gradient; not finite where it could not be measured
-    bias_bound: float | None  # of the gradient, in its units; None where directions were judged
+    bias_bound: float | None  # of the gradient, in its units
     groups: tuple[Group, ...]
     unusable: Mapping[int, str]  # examples that could not be measured, and why
     seed: int  # replays the judgement
     notes: tuple[str, ...]
     coefficients: Array = field(repr=False)  # (n,) the weights, scaled where the rule clips
+    distance_to_mean: float = math.nan  # in the gradient's units
 
     @property
     def kept(self) -> Mask:
@@ -100,7 +114,10 @@ def judge(
     unusable: Mapping[int, str] | None = None,
     itemsize: int = 4,
 ) -> BatchVerdict:
-    """Weigh the examples of an (n, n) table; those of each label among themselves."""
+    """Weigh the examples of an (n, n) table; those of each label among themselves.
+
+    `itemsize` is that of the gradients; the table of half-precision ones is made in float32.
+    """
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
     n = table.shape[0]
     with np.errstate(invalid="ignore"):
@@ -117,17 +134,20 @@ def judge(
     for label, members in _split(labels):
         here = usable[members]
         gone = {i: lost[i] for i in members[~here].tolist()}
-        f, said = budget_left(rule.budget(members.size), here, gone, on_excess)
-        group = _judge_group(seen, rule, label, members[here], f, rng, itemsize, directions)
-        notes += [*said, *group.verdict.notes]
+        f, stated = rule.budget(members.size), getattr(rule, "stated_corrupt", rule.budget)(members.size)
+        assumed = budget_left(f, here, gone, on_excess, max(f, stated))
+        group, said = _judge_group(seen, rule, label, members[here], assumed, rng, itemsize, directions)
+        notes += [*assumed.notes, *said, *group.verdict.notes]
         share = members.size / n
         weights[group.examples] = share * group.verdict.weights
         coefficients[group.examples] = share * group.verdict.scale * group.verdict.weights
         bound += share * (group.bias_bound or 0.0)
         found.append(group)
-    return BatchVerdict(
-        weights, norms, None if directions else bound, tuple(found), lost, seed, tuple(notes), coefficients
-    )
+    if itemsize < 4 and not directions:
+        notes.append("gradients are half precision: bias_bound does not include the rounding of .grad")
+    sure = None if directions else bound
+    price = _distance_to_mean(table, coefficients, usable)
+    return BatchVerdict(weights, norms, sure, tuple(found), lost, seed, tuple(notes), coefficients, price)
 
 
 def _judge_group(
@@ -135,23 +155,30 @@ def _judge_group(
     rule: Rule,
     label: Hashable,
     alive: NDArray[np.intp],
-    f: int,
+    assumed: Assumed,
     rng: np.random.Generator,
     itemsize: int,
     directions: bool,
-) -> Group:
+) -> tuple[Group, tuple[str, ...]]:
     if among := getattr(rule, "among", None):  # a rule that trusts an example by its place must find it again
         rule = among(alive)
     m = alive.size
     lines = np.zeros((m + 1, m + 1))  # the last is the origin: gradients are measured from 0
     lines[:m, :m] = table if m == table.shape[0] else table[np.ix_(alive, alive)]
-    geometry = Gram(lines, np.ones(m), rng.standard_normal((m, STARTS)), precision=ROUNDING[itemsize])
+    geometry = Gram(lines, np.ones(m), rng.standard_normal((m, STARTS)), precision=ROUNDING[max(itemsize, 4)])
     with alone(m):
-        verdict = rule.weigh(geometry, f, rng)
+        verdict, f = weighed(rule, geometry, assumed, rng)
         if directions:
-            return Group(label, alive, verdict, f, None)
-        sure = verdict.bounds[verdict.chosen] if verdict.bounds else certify(geometry, verdict.weights, f)
-    return Group(label, alive, verdict, f, sure * verdict.scale)
+            return Group(label, alive, verdict, assumed.certified, None), ()
+        sure = certified(geometry, verdict, f, assumed.certified)
+    return Group(label, alive, verdict, assumed.certified, sure), unsure(assumed, f, m)
+
+
+def _distance_to_mean(table: Array, coefficients: Array, usable: Mask) -> float:
+    """From the gradient to the plain mean of all usable examples' gradients."""
+    apart = (coefficients - usable / usable.sum())[usable]
+    inner = table if usable.all() else table[np.ix_(usable, usable)]
+    return math.sqrt(max(float(apart @ inner @ apart), 0.0))
 
 
 def _sound(table: Array) -> Mask:

@@ -49,7 +49,7 @@ def backward(
         bad = {int(i): "not finite: its loss is NaN or infinity" for i in np.flatnonzero(~finite)}
         verdict = judge(
             table, rule, labels, directions=directions, seed=seed, on_excess=on_excess, unusable=bad,
-            itemsize=max(plan.itemsize, 4),
+            itemsize=plan.itemsize,
         )  # fmt: skip
         _fill(plan, table, verdict)
         return verdict
