@@ -11,7 +11,7 @@ import numpy as np
 
 from randeigen.errors import BadRows
 from randeigen.rows.arrays import is_tensor
-from randeigen.rows.files import Files
+from randeigen.rows.files import Files, Visit
 from randeigen.rows.leaves import Records, from_protocol
 from randeigen.rows.matrix import Matrix
 from randeigen.types import Rows
@@ -19,11 +19,14 @@ from randeigen.types import Rows
 BLOCK_BYTES = 8 * 2**20
 
 
-def as_rows(rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1) -> Rows:
+def as_rows(
+    rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1, visit: Visit | None = None
+) -> Rows:
     """Rows in any accepted form, checked; nothing is read or copied yet but the headers of files.
 
     An (n, d) array, memmap or tensor; a sequence of vectors, of state_dicts, of lists of arrays, or of
     paths to .safetensors, .npz or .npy files. Blocks begin at multiples of `multiple` columns.
+    `visit` is shown each file that is accepted, open, before its numbers are read.
     """
     if isinstance(rows, (Matrix, Records, Files)):
         return rows
@@ -39,7 +42,7 @@ def as_rows(rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1) -> 
         other = min(set(range(len(rows))) - set(paths))
         found = type(rows[other]).__name__
         raise BadRows(f"row {paths[0]} is a path, row {other} a {found}; pass all rows in one form.")
-    return Files([os.fsdecode(item) for item in rows], block_bytes, multiple)
+    return Files([os.fsdecode(item) for item in rows], block_bytes, multiple, visit)
 
 
 def check_sequence(rows: Any) -> None:
