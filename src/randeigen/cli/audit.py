@@ -229,7 +229,7 @@ def _weight(found: dict[str, Any]) -> None:
 
 def _sha256(text: str) -> str:
     if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise Mangled(f"{text!r:.80} is not a SHA-256")
+        raise Mangled(f"{text!r:.80} is not a SHA-256 ('sha256')")
     return text
 
 
@@ -237,9 +237,9 @@ def _inside(files: tuple[str, ...]) -> tuple[str, ...]:
     """Names that lead out of the folder, or twice to one file, are not ours."""
     for file in files:
         if not file or "\0" in file or os.path.isabs(file) or os.pardir in file.split(os.sep):
-            raise Mangled(f"the name {file!r:.80} does not stay in its folder")
+            raise Mangled(f"the name {file!r:.80} does not stay in its folder ('file')")
     if len(set(map(os.path.normpath, files))) < len(files):
-        raise Mangled("a file is listed twice")
+        raise Mangled("a file is listed twice ('file')")
     most, count = Counter(map(suffix_of, files)).most_common(1)[0]
     if 2 * count <= len(files) or most not in FORMATS:
         raise Mangled("its files are not of one format we know, or not most of them")

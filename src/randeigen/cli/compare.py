@@ -85,7 +85,7 @@ def verdicts(recorded: Audit, found: Mapping[str, Any]) -> Iterator[Difference]:
     for row, (old, new) in enumerate(zip(before["files"], found["files"], strict=True)):
         rounded = old["score"] != new["score"]
         for key in _keys(old, new, first):
-            if key not in BYTES and not _same(key, old.get(key), new.get(key), n, rounded):
+            if key not in BYTES and not _agree(key, old, new, n, rounded):
                 told = f"{old['file']} has {_told(key, new, old)}"
                 yield difference(key, f"files[{row}].{key}", told, file=old["file"], **_both(key, old, new))
     for part in ("verdict", "rule", "call", "output"):
@@ -93,12 +93,12 @@ def verdicts(recorded: Audit, found: Mapping[str, Any]) -> Iterator[Difference]:
         for key in _keys(old, new, first):
             if part == "output" and key in FIRST["output"]:
                 continue
-            agree = _notes(old[key], new[key]) if key == "notes" and first else False
-            if not (agree or _same(key, old.get(key), new.get(key), n)):
+            moved = key == "notes" and first and _notes(old[key], new[key])
+            if not moved and not _agree(key, old, new, n):
                 told = f"the {part} has {_told(key, new, old)}"
                 yield difference(key, f"{part}.{key}", told, **_both(key, old, new))
     for key in _keys(before, found, first):
-        if key not in (*FIRST[""], "seal") and not _same(key, before.get(key), found.get(key), n):
+        if key not in (*FIRST[""], "seal") and not _agree(key, before, found, n):
             told = f"the audit has {_told(key, found, before)}"
             yield difference(key, key, told, **_both(key, before, found))
 
@@ -108,6 +108,10 @@ def _keys(old: Mapping[str, Any], new: Mapping[str, Any], first: bool) -> list[s
     return [
         key for key in dict.fromkeys((*old, *new)) if key not in INFORMATION and (key in old or not first)
     ]
+
+
+def _agree(key: str, old: Mapping[str, Any], new: Mapping[str, Any], n: int, rounded: bool = False) -> bool:
+    return key in old and key in new and _same(key, old[key], new[key], n, rounded)
 
 
 def _told(key: str, new: Mapping[str, Any], old: Mapping[str, Any]) -> str:

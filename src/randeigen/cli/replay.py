@@ -92,7 +92,8 @@ def _differences(
     paths = [os.path.join(folder, file) for file in recorded.files]
     out = os.path.join(home, recorded.output)
     if suffix_of(out) not in FORMATS:
-        raise BadCall(f"the audit names the output {recorded.output}, which is in no format we know.")
+        told = f"the audit names the output file {recorded.output}, which is in no format we know"
+        raise BadCall(f"{told} (output.file).")
     rule = build(recorded.call.rule, recorded.call.eps, recorded.call.f)
     prints = Fingerprints(paths, progress)
     # What was read then is read again, though a file that is not judged is not read if it is large.

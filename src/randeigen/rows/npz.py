@@ -70,9 +70,12 @@ def inspect(file: FileIO) -> list[Entry]:
 def span(file: FileIO) -> tuple[int, int]:
     """The first byte of the directory, and the byte behind it."""
     size = stamp_of(file).size
-    tail = read_bytes(file, max(0, size - END.size - FULL_16), min(size, END.size + FULL_16))
-    found = tail.rfind(b"PK\x05\x06") if tail[-END.size :][:4] != b"PK\x05\x06" else len(tail) - END.size
-    if found < 0 or len(tail) - found < END.size:
+    for length in (END.size, END.size + FULL_16):  # with a comment behind it, the record is further up
+        tail = read_bytes(file, max(0, size - length), min(size, length))
+        found = tail.rfind(b"PK\x05\x06", 0, len(tail) - END.size + 4)
+        if found >= 0:
+            break
+    else:
         raise Refused("is not a readable zip archive (it has no end record)")
     end = size - len(tail) + found
     _, disk, _, _, count, length, start, _ = END.unpack_from(tail, found)
@@ -140,15 +143,14 @@ def accepted(name: bytes, flags: int, method: int) -> str:
         text = name.decode("utf-8" if flags & 0x800 else "cp437")
     except UnicodeDecodeError as error:
         raise Refused(f"is not a readable zip archive (a name is {quote(str(name))})") from error
-    shown = quote(text)
     if not text.endswith(".npy"):
-        raise Refused(f"holds {shown}, which is not an npy array")
+        raise Refused(f"holds {quote(text)}, which is not an npy array")
     if text.startswith(("/", "\\")) or ".." in text.replace("\\", "/").split("/"):
-        raise Refused(f"holds {shown}, a name that leads out of the archive")
+        raise Refused(f"holds {quote(text)}, a name that leads out of the archive")
     if flags & 1:
-        raise Refused(f"holds {shown} encrypted")
+        raise Refused(f"holds {quote(text)} encrypted")
     if method not in (STORED, DEFLATED):
-        raise Refused(f"holds {shown} by compression {method}; stored and deflated are read")
+        raise Refused(f"holds {quote(text)} by compression {method}; stored and deflated are read")
     return text
 
 

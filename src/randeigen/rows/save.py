@@ -206,9 +206,11 @@ def staging(path: Path) -> Iterator[str]:
     try:
         yield draft
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(draft):
             os.unlink(draft)
+        if isinstance(error, OSError) and error.filename == draft:
+            error.filename = os.fspath(path)
         raise
     with suppress(OSError, AttributeError):  # where folders can be opened, the new name is made to last
         handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
