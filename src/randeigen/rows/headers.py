@@ -18,7 +18,7 @@ from randeigen.rows.disk import Entry, Handles, Refused, is_float, nbytes, quote
 from randeigen.rows.places import packed
 from randeigen.rows.reader import Structure
 
-FREE_HEADER = 2**13  # bytes of header any file may have, whatever the others have
+FREE_HEADER = 2**12  # bytes of header any file may have, whatever the others have
 FREE_DEFLATED = 2**14  # bytes any file may deflate
 TIMES = 2  # as much as most files have
 
