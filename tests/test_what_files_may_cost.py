@@ -162,6 +162,19 @@ def test_each_file_is_opened_three_times_and_read_twice(
         assert cost[f"read {path.name}"] < 2 * path.stat().st_size + 2**18
 
 
+def test_more_files_than_handles_are_each_looked_at_once(
+    tmp_path: Path, cost: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "OPEN_FILES", 3)
+    paths = honest(tmp_path, ".npz")
+    paths[8].write_bytes(b"")
+    paths[4].write_bytes(members(2000))
+    paths[2].unlink()
+    source = as_rows(paths)
+    assert max(cost[f"opened {path.name}"] for path in paths[3:]) == 1
+    assert list(source.lost) == [2, 4, 8]
+
+
 def test_with_an_audit_each_file_is_opened_three_times_too(tmp_path: Path, cost: Counter[str]) -> None:
     pytest.importorskip("typer")
     from test_cli import cli

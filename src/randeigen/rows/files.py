@@ -51,8 +51,9 @@ class Files:
                 )
             let_clock_pass(self._stamps)
             if visit:
-                for row in self._places:
+                for row in [row for row in self._places if row not in self._lost]:
                     self._show(visit, row, handles)
+        self._lost |= {row: self._lost.pop(row) for row in sorted(self._lost)}  # in the order of rows
         self._known = set(self._lost)
         self._averaged = [k for k, (_, code, _) in enumerate(self._leaves) if is_float(code)]
         self._layout = Layout([self._leaves[k][2] for k in self._averaged])

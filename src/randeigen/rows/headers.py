@@ -50,6 +50,14 @@ class Vote(NamedTuple):
     places: bytes  # likewise
 
 
+class Look(NamedTuple):
+    """What a file says at once; None where it has to wait until the others have been asked."""
+
+    extent: int
+    effort: int | None = None
+    vote: Vote | None = None
+
+
 class Survey:
     """The headers of n files, each read through one handle."""
 
@@ -60,23 +68,27 @@ class Survey:
         self._handles = handles
         self._form = form
         self._lose = lose
+        self._known: dict[Any, Any] = {}
 
     def take(self, rows: Iterable[int]) -> tuple[Structure, dict[int, bytes]]:
         """The structure most of these rows share, and where each that has it keeps each leaf, by name."""
-        if self._form.extent:
-            told = f"declares a {self._form.header} of {{:,}} bytes"
-            rows = self._within(self._asked(rows, self._form.extent), FREE_HEADER, told)
+        looks = self._asked(rows, self._look)
+        told = f"declares a {self._form.header} of {{:,}} bytes"
+        rows = self._within({row: look.extent for row, look in looks.items()}, FREE_HEADER, told)
         if self._form.effort:
-            told = "deflates {:,} bytes, which cost more to read"
-            rows = self._within(self._asked(rows, self._form.effort), FREE_DEFLATED, told)
-        votes = self._votes(rows)
+            efforts = {row: effort for row in rows if (effort := looks[row].effort) is not None}
+            efforts |= self._asked((row for row in rows if row not in efforts), self._form.effort)
+            rows = self._within(efforts, FREE_DEFLATED, "deflates {:,} bytes, which cost more to read")
+        votes = {row: vote for row in rows if (vote := looks[row].vote) is not None}
+        votes |= self._asked((row for row in rows if row not in votes), self._vote)
         if not votes:
             return (), {}
         winner = self._winner(votes)
         alike = {row: vote for row, vote in votes.items() if vote.structure == winner}
         leaves = self._leaves(alike)
-        for row in votes.keys() - alike.keys():
-            self._tell_apart(row, leaves)
+        for row in votes:
+            if row not in alike:
+                self._tell_apart(row, leaves)
         return leaves, {row: vote.places for row, vote in alike.items()}
 
     def _asked(self, rows: Iterable[int], question: Callable[[FileIO], T]) -> dict[int, T]:
@@ -98,13 +110,17 @@ class Survey:
                 self._lose(row, f"{told.format(size)}, most files {median:,}; at most {most:,} are read")
         return [row for row, size in sizes.items() if size <= most]
 
-    def _votes(self, rows: Iterable[int]) -> dict[int, Vote]:
-        known: dict[Any, Any] = {}  # files of one model declare the same: kept once
-        votes = {}
-        for row in rows:
-            for _, vote in self._asked([row], lambda file: vote_of(self._form.inspect(file))).items():
-                votes[row] = Vote(*(known.setdefault(part, part) for part in vote))
-        return votes
+    def _look(self, file: FileIO) -> Look:
+        """All that can be asked of a file before it is known what others ask for, at one opening."""
+        extent = self._form.extent(file) if self._form.extent else 0
+        if extent > FREE_HEADER:
+            return Look(extent)
+        effort = self._form.effort(file) if self._form.effort else 0
+        return Look(extent, effort, None if effort > FREE_DEFLATED else self._vote(file))
+
+    def _vote(self, file: FileIO) -> Vote:
+        """What a file votes for; files of one model vote for the same, which is kept once."""
+        return Vote(*(self._known.setdefault(part, part) for part in vote_of(self._form.inspect(file))))
 
     def _winner(self, votes: Mapping[int, Vote]) -> bytes:
         """The structure more than half the files share: no one sender can set it, not even the first."""
@@ -125,10 +141,13 @@ class Survey:
     def _leaves(self, alike: Mapping[int, Vote]) -> Structure:
         """Leaves in the order of most files, each in the dtype of most, or else of the middle one."""
         order = Counter(vote.order for vote in alike.values()).most_common(1)[0][0]
-        first = next(row for row, vote in alike.items() if vote.order == order)
-        entries = self._form.inspect(self._handles[first])
-        if vote_of(entries) != alike[first]:
-            raise BadRows(f"{self._paths[first]} changed while it was read; pass files that are complete.")
+        for row in [row for row, vote in alike.items() if vote.order == order]:
+            entries = self._asked([row], self._form.inspect).get(row, [])
+            if vote_of(entries) == alike[row]:
+                break
+            self._lose(row, "changed while it was read")
+        else:
+            raise BadRows("the files changed while they were read; pass files that are complete.")
         counts = Counter(vote.codes for vote in alike.values())
         middle = {entry.name: middle_code(tallied(counts, at)) for at, entry in enumerate(by_name(entries))}
         return tuple((entry.name, middle[entry.name], entry.shape) for entry in entries)
