@@ -100,7 +100,7 @@ HOSTILE_SAFETENSORS: dict[str, tuple[bytes | None, str]] = {
     "header cut": (safetensors_bytes(b'{"w": '), "not JSON"),
     "header with a tail": (safetensors_bytes(b"{} {}"), "not JSON"),
     "NaN in the header": (safetensors_bytes(b'{"w": NaN}'), "NaN is not JSON"),
-    "a deep header": (safetensors_bytes(b'{"w":' + b"[" * 5000), "not JSON"),
+    "a deep header": (safetensors_bytes(b'{"w":' + b"[" * 3000), "not JSON"),
     "a very long number": (safetensors_bytes(b'{"w": ' + b"9" * 10_000 + b"}"), ""),
     "a key twice": (
         safetensors_bytes(b'{"w": %s, "w": %s}' % ((json.dumps(F32).encode(),) * 2)),
