@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ pytest.importorskip("rich")
 
 import randeigen
 from randeigen.cli import audit as audits
-from randeigen.cli.digest import digest_all, refuse_changes
-from randeigen.errors import BadRows
+from randeigen.cli.digest import Fingerprints
+from randeigen.rows.files import Files
 from test_cli import cli, fails
 
 Content = dict[str, Any]
@@ -242,7 +242,11 @@ MANGLED: dict[str, tuple[Callable[[Content], None], str]] = {
     "an output of no format": (setting("output", "file", value="../x.sh"), "in no format we know"),
     "a boundless bound": (setting("verdict", "bias_bound", value="inf"), "'bias_bound' is 'inf'"),
     "versions a list": (setting("versions", value=[]), "'versions' is"),
-    "mixed formats": (setting("files", 0, "file", value="0.npz"), "not of one format"),
+    "mixed formats": (
+        lambda said: [each.update(file=each["file"] + "z") for each in said["files"][:5]],
+        "not of one format",
+    ),
+    "a value without a bottom": (setting("verdict", "stop", value=json.loads("[" * 20 + "]" * 20)), "nested"),
 }
 
 
@@ -273,24 +277,35 @@ def test_an_audit_too_large_is_not_read(home: Path, monkeypatch: pytest.MonkeyPa
     fails(2, "replay", home / "audit.json", saying="too large")
 
 
-def test_a_file_that_changes_between_digest_and_verdict_is_refused(home: Path) -> None:
-    paths = [str(home / "updates" / f"{client}.npy") for client in range(3)]
-    digests = digest_all(paths)
-    refuse_changes(paths, digests)
-    time.sleep(0.01)
-    np.save(paths[1], np.zeros(30, np.float32))
-    with pytest.raises(BadRows, match=r"1\.npy changed while it was judged"):
-        refuse_changes(paths, digests)
-    Path(paths[1]).unlink()
-    with pytest.raises(BadRows, match=r"1\.npy vanished"):
-        refuse_changes(paths, digests)
+def test_a_file_that_changes_between_digest_and_verdict_is_left_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregate = randeigen.aggregate
+
+    def after_a_change(rows: Any, **options: Any) -> Any:
+        path = home / "updates" / "1.npy"
+        before = path.stat()
+        with path.open("r+b") as file:
+            file.seek(-4, 2)
+            file.write(np.float32(5).tobytes())
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return aggregate(rows, **options)
+
+    monkeypatch.setattr(randeigen, "aggregate", after_a_change)
+    made = cli("aggregate", home / "updates", "--f", 2, "--out", home / "m.npy", "--audit", home / "a.json")
+    assert made.exit_code == 0
+    said = json.loads((home / "a.json").read_text())["files"][1]
+    assert (said["weight"], said["reason"]) == (0.0, "unreadable: changed between two passes over it")
 
 
 def test_digests_are_computed_with_progress(home: Path) -> None:
-    paths = [str(home / "updates" / f"{client}.npy") for client in range(3)]
+    paths = [str(home / "updates" / f"{client}.npy") for client in range(3)] + [str(home / "none.npy")]
     seen: list[tuple[str, int, int]] = []
-    found = digest_all([*paths, str(home / "none.npy")], lambda *told: seen.append(told))
-    assert seen[-1][0] == "fingerprinting"
-    assert seen[-1][1] == seen[-1][2]
+    prints = Fingerprints(paths, lambda *told: seen.append(told))
+    Files(paths, 2**20, 1, prints.visit)
+    found = prints.all()
+    assert seen[0] == ("fingerprinting", 1, 4)
+    assert seen[-1] == ("fingerprinting", 4, 4)
+    assert [each.sha256 for each in found[:3]] == [sha256(Path(path)) for path in paths[:3]]
     assert found[-1].sha256 is None
     assert "No such file" in str(found[-1].unread)

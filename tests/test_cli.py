@@ -359,8 +359,9 @@ def test_inputs_that_are_none_are_refused(
     fails(2, "aggregate", given, "--f", 0, "--out", out, saying=saying)
 
 
-def test_mixed_formats_are_refused(folder: Path, out: Path) -> None:
-    np.save(folder / "one.npy", np.ones(3))
+def test_formats_none_of_which_is_that_of_most_files_are_refused(folder: Path, out: Path) -> None:
+    for index in range(len(rows_of(folder))):
+        np.save(folder / f"{index}.npy", np.ones(3))
     fails(2, "aggregate", folder, "--f", 1, "--out", out, saying="different formats")
 
 

@@ -100,7 +100,7 @@ HOSTILE_SAFETENSORS: dict[str, tuple[bytes | None, str]] = {
     "header cut": (safetensors_bytes(b'{"w": '), "not JSON"),
     "header with a tail": (safetensors_bytes(b"{} {}"), "not JSON"),
     "NaN in the header": (safetensors_bytes(b'{"w": NaN}'), "NaN is not JSON"),
-    "a deep header": (safetensors_bytes(b'{"w":' + b"[" * 100_000), "not JSON"),
+    "a deep header": (safetensors_bytes(b'{"w":' + b"[" * 3000), "not JSON"),
     "a very long number": (safetensors_bytes(b'{"w": ' + b"9" * 10_000 + b"}"), ""),
     "a key twice": (
         safetensors_bytes(b'{"w": %s, "w": %s}' % ((json.dumps(F32).encode(),) * 2)),
@@ -207,7 +207,7 @@ HOSTILE_NPY: dict[str, tuple[bytes | None, str]] = {
     "cut": (npy_bytes(np.ones((2, 3), np.float32))[:-1], "24 bytes, found 23"),
     "too long": (npy_bytes(np.ones((2, 3), np.float32)) + b"x", "24 bytes, found 25"),
     "another shape": (npy_bytes(np.ones(6, np.float32)), "an array of F32 [6], most files have F32 [2, 3]"),
-    "another dtype": (npy_bytes(np.ones((2, 3))), "of F64 [2, 3], most files have F32"),
+    "integers": (npy_bytes(np.ones((2, 3), np.int32)), "of I32 [2, 3], most files have F32"),
     "a bare pickle": (pickle.dumps(Bomb()), "does not begin"),
     "an archive": (zip_bytes([("w.npy", npy_bytes(np.ones(6)))]), "does not begin"),
 }
@@ -279,8 +279,10 @@ HOSTILE_NPZ: dict[str, tuple[bytes | None, str]] = {
     "encrypted": (flagged(1), "encrypted"),
     "bzip2": (zip_bytes([("w.npy", HONEST)], zipfile.ZIP_BZIP2), "by compression 12"),
     "pickled objects": (zip_bytes([("w.npy", npy_bytes(np.array([Bomb()])))]), "nothing is unpickled"),
-    "a bomb": (bomb(2**20), "of F32 [1048576], most files have F32 [2, 3]"),
-    "a lying bomb": (lying(2**26), "ends after"),
+    "a bomb": (bomb(2**20), "deflates 4,194,378 bytes"),
+    "a lying bomb": (lying(2**26), "deflates 268,435,531 bytes"),
+    "a small bomb": (bomb(2**10), "of F32 [1024], most files have F32 [2, 3]"),
+    "a small lying bomb": (lying(2**10), "ends after"),
     "members that overlap": (overlapping(), "overlap"),
     "no local header": (patched(TWO, b"PK\x03\x04", b"PK\x03\x05"), "no member where"),
     "sizes apart": (zip_bytes([("w.npy", HONEST + b"x")]), "24 bytes, found 25"),
@@ -339,7 +341,7 @@ def test_a_header_of_many_megabytes_is_not_kept(tmp_path: Path) -> None:
     hostile = safetensors_bytes(names, b"")
     source = among_honest(tmp_path, ".safetensors", hostile)
     assert len(source.lost[0]) < 500
-    assert "has no array 'w'" in source.lost[0]
+    assert "declares a header of 1,300,000 bytes, most files 72" in source.lost[0]
 
 
 # Failing during a pass.

@@ -12,13 +12,14 @@ import typer
 
 from randeigen.cli import audit as audits
 from randeigen.cli.choose import DEFAULT, build
-from randeigen.cli.digest import digest_all, refuse_changes
+from randeigen.cli.digest import Fingerprints, digest
 from randeigen.cli.fates import Fate, fates, summary
 from randeigen.cli.inputs import check_apart, check_output, expand
 from randeigen.cli.judge import Call, judge, write
 from randeigen.cli.show import progress_bar, show, tell
 from randeigen.cli.told import BadCall, told
 from randeigen.rows.files import FORMATS
+from randeigen.rows.save import staging
 from randeigen.types import Aggregate
 
 
@@ -96,8 +97,8 @@ def aggregate(
 
     \b
     Exit codes:
-      0 done, 2 a mistake in the call, 3 a missing extra,
-      4 more unusable files than said, 130 interrupted (nothing half-written)
+      0 done, 2 a mistake in the call or a disk that cannot be written to, 3 a missing extra,
+      4 more unusable files than said, 130 interrupted; nothing is ever half-written
     """
     with told():
         call = Call(rule, eps, f, seed, geometry.value, on_excess.value)
@@ -124,14 +125,16 @@ def _run(
         check_output("--audit", audit, paths, [".json"], force)
 
     with progress_bar(quiet) as progress:
-        digests = digest_all(paths, progress) if audit is not None else []
-        result, dtypes = judge(paths, rule, call, out, progress)
-        refuse_changes(paths, digests)
+        prints = Fingerprints(paths, progress)
+        judged = judge(paths, rule, call, out, progress, prints.visit if audit is not None else None)
+    result = judged.result
     told_fates = fates(result, paths)
-    write(out, result, dtypes)
     call = replace(call, seed=result.seed)
-    if audit is not None:
-        audits.save(audit, audits.record(call, rule, paths, digests, told_fates, result, out, audit))
+    with staging(out) as draft:  # the answer and its audit, or neither
+        write(draft, result, judged.dtypes)
+        if audit is not None:
+            outcome = audits.Outcome(prints.all(), told_fates, judged, digest(draft))
+            audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
 
     if as_json:
         print(json.dumps(_report(call, result, paths, told_fates, out, audit), allow_nan=False, indent=1))

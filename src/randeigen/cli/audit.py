@@ -1,8 +1,9 @@
 """The audit file: which bytes were judged, how, and what came of it. Read back without trusting it.
 
 JSON, schema "randeigen-audit/1". `folder` is relative to the audit file, each `file` to that folder, the
-output again to the audit file. A bound of null means there is none; a digest of null, a file that could not
-be read.
+output again to the audit file. A bound of null means there is none; a digest of null, a file that was not
+read, with the reason in `unread`. `seal` has a digest of each field that no recomputation could contradict
+(a seed that the rule never used, say): it shows an edit, and is no signature.
 
 `verdict.bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that
 close to the mean of the honest rows alone at the same weights, and may be further from their plain mean.
@@ -11,80 +12,120 @@ close to the mean of the honest rows alone at the same weights, and may be furth
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
-from randeigen.cli.digest import Digest, digest
+from randeigen.cli.digest import Digest
 from randeigen.cli.fates import Fate, summary
 from randeigen.cli.inputs import suffix_of
-from randeigen.cli.judge import Call, folder_of
+from randeigen.cli.judge import LOST, Call, Judged, folder_of
 from randeigen.cli.told import BadCall
+from randeigen.rows.disk import shown
 from randeigen.rows.files import FORMATS
 from randeigen.rows.save import replacing
-from randeigen.types import Aggregate, Rule
+from randeigen.types import Rule
 from randeigen.versions import versions
 
 SCHEMA = "randeigen-audit/1"
 LARGEST = 2**28  # bytes; a million files need less
+DEEPEST = 16  # levels; an audit has four
+INFORMATION = frozenset({"time", "versions"})  # told to readers; a replay has nothing to compare them with
+
+# What audits had from the first. Fields that came later are absent from older audits, all or none of them.
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "": ("schema", "time", "versions", "call", "rule", "verdict", "output", "folder", "files"),
+    "call": ("rule", "eps", "f", "seed", "geometry", "on_excess"),
+    "rule": ("name",),
+    "verdict": (*("f", "bias_bound", "scale", "rounds", "chosen", "stop", "spreads", "bounds", "notes"),),
+    "output": ("file", "bytes", "sha256"),
+    "files": (*("file", "bytes", "sha256", "unread", "weight", "share", "fate", "round", "score", "reason"),),
+}
+
+
+class Outcome(NamedTuple):
+    """All that an audit records beside the call."""
+
+    digests: Sequence[Digest]
+    fates: Sequence[Fate]
+    judged: Judged
+    written: Digest  # of the answer
 
 
 @dataclass(frozen=True)
 class Audit:
     """What a replay needs of an audit file."""
 
+    content: dict[str, Any]  # all of it, to be compared
     call: Call
     folder: str
     files: tuple[str, ...]
     digests: tuple[Digest, ...]
-    weights: tuple[float, ...]
-    f: int
-    bias_bound: float | None
     version: str
     output: str
     output_sha256: str
-    distance_to_mean: float | None = math.nan  # NaN: the audit is older than this field
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it was written before audits were sealed."""
+        return "seal" not in self.content
 
 
 def record(
-    call: Call,
-    rule: Rule,
-    paths: Sequence[str],
-    digests: Sequence[Digest],
-    fates: Sequence[Fate],
-    result: Aggregate,
-    out: str,
-    audit: str,
+    call: Call, rule: Rule, paths: Sequence[str], outcome: Outcome, out: str, audit: str
 ) -> dict[str, Any]:
-    """The audit of a verdict whose answer has been written to `out`."""
+    """The audit of a verdict whose answer goes to `out`."""
     home, folder = os.path.dirname(os.path.abspath(audit)), folder_of(paths)
-    written = digest(out)
+    names = [os.path.relpath(os.path.abspath(path), folder) for path in paths]
     files = [
         {
-            "file": os.path.relpath(os.path.abspath(path), folder),
+            "file": name,
             "bytes": found.size,
             "sha256": found.sha256,
             "unread": found.unread,
             **asdict(fate),
         }
-        for path, found, fate in zip(paths, digests, fates, strict=True)
+        for name, found, fate in zip(names, outcome.digests, outcome.fates, strict=True)
     ]
     settings: Any = rule
-    return {
+    verdict = summary(outcome.judged.result)
+    written = outcome.written
+    content = {
         "schema": SCHEMA,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {**versions(), "platform": platform.platform()},
         "call": asdict(call),
         "rule": {"name": type(rule).__name__} | (asdict(settings) if is_dataclass(rule) else {}),
-        "verdict": summary(result),
+        "verdict": verdict | {"notes": [_without_folder(note, paths, names) for note in verdict["notes"]]},
+        "numbers": outcome.judged.numbers,
         "output": {"file": os.path.relpath(out, home), "bytes": written.size, "sha256": written.sha256},
         "folder": os.path.relpath(folder, home),
         "files": files,
+    }
+    return content | {"seal": seal(content)}
+
+
+def _without_folder(note: str, paths: Sequence[str], names: Sequence[str]) -> str:
+    """A note that names files as the audit does, wherever they are."""
+    for path, name in zip(paths, names, strict=True) if LOST in note else ():
+        note = note.replace(f"{LOST}{shown(path)} ", f"{LOST}{shown(name)} ")
+    return note
+
+
+def seal(content: Mapping[str, Any]) -> dict[str, str]:
+    """A digest of each field that decides what is recomputed."""
+    fields = {f"call.{key}": value for key, value in content["call"].items()}
+    fields |= {"folder": content["folder"], "output.file": content["output"]["file"]}
+    fields["files.file"] = [each["file"] for each in content["files"]]
+    return {
+        key: hashlib.sha256(json.dumps([key, value]).encode()).hexdigest() for key, value in fields.items()
     }
 
 
@@ -98,7 +139,10 @@ def load(path: str) -> Audit:
     """An audit file, checked field by field."""
     found = _bytes(path)
     try:
-        content = json.loads(found.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant)
+        content = json.loads(
+            found.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite
+        )
+        _refuse_depth(content)
     except (ValueError, RecursionError) as error:
         raise BadCall(f"{path} is not an audit: {error}.") from None
     schema = content.get("schema") if isinstance(content, dict) else None
@@ -127,27 +171,38 @@ class Mangled(Exception):
 
 
 def _parsed(content: dict[str, Any]) -> Audit:
-    call = _take(content, "call", dict)
-    files = _take(content, "files", list)
-    verdict = _take(content, "verdict", dict)
-    output = _take(content, "output", dict)
+    _require(content, "", "")
+    call, verdict = _take(content, "call", dict), _take(content, "verdict", dict)
+    files, output = _take(content, "files", list), _take(content, "output", dict)
     if not files or not all(isinstance(each, dict) for each in files):
         raise Mangled("'files' is not a list of records")
+    _require(_take(content, "rule", dict), "rule", "rule.")
+    _require(call, "call", "call.")
+    _require(output, "output", "output.")
+    _require(verdict, "verdict", "verdict.")
+    for row, each in enumerate(files):
+        _require(each, "files", f"files[{row}].")
+        _weight(each)
+    _take(verdict, "f", int)
+    _take(verdict, "bias_bound", float, type(None))
+    _take(content, "time", str)
     return Audit(
+        content=content,
         call=_call(call),
         folder=_take(content, "folder", str),
         files=_inside(tuple(_take(each, "file", str) for each in files)),
         digests=tuple(_digest(each) for each in files),
-        weights=tuple(_weight(each) for each in files),
-        f=_take(verdict, "f", int),
-        bias_bound=_take(verdict, "bias_bound", float, type(None)),
         version=_take(_take(content, "versions", dict), "randeigen", str),
         output=_take(output, "file", str),
         output_sha256=_sha256(_take(output, "sha256", str)),
-        distance_to_mean=_take(
-            {"distance_to_mean": math.nan, **verdict}, "distance_to_mean", float, type(None)
-        ),
     )
+
+
+def _require(found: Mapping[str, Any], part: str, label: str) -> None:
+    """Refuse a part in which a field is missing that audits had from the first."""
+    for key in FIRST[part]:
+        if key not in found:
+            raise Mangled(f"{label + key!r} is missing")
 
 
 def _call(found: dict[str, Any]) -> Call:
@@ -170,16 +225,15 @@ def _digest(found: dict[str, Any]) -> Digest:
     return Digest(None if sha256 is None else _sha256(sha256), size, unread)
 
 
-def _weight(found: dict[str, Any]) -> float:
-    weight = float(_take(found, "weight", float))
+def _weight(found: dict[str, Any]) -> None:
+    weight = _take(found, "weight", float)
     if not 0 <= weight <= 1 + 1e-9:
-        raise Mangled(f"a weight is {weight}")
-    return weight
+        raise Mangled(f"a weight is {weight!r:.60}")
 
 
 def _sha256(text: str) -> str:
     if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise Mangled(f"{text!r:.80} is not a SHA-256")
+        raise Mangled(f"{text!r:.80} is not a SHA-256 ('sha256')")
     return text
 
 
@@ -187,11 +241,12 @@ def _inside(files: tuple[str, ...]) -> tuple[str, ...]:
     """Names that lead out of the folder, or twice to one file, are not ours."""
     for file in files:
         if not file or "\0" in file or os.path.isabs(file) or os.pardir in file.split(os.sep):
-            raise Mangled(f"the name {file!r:.80} does not stay in its folder")
+            raise Mangled(f"the name {file!r:.80} does not stay in its folder ('file')")
     if len(set(map(os.path.normpath, files))) < len(files):
-        raise Mangled("a file is listed twice")
-    if len(suffixes := set(map(suffix_of, files))) > 1 or not suffixes <= FORMATS.keys():
-        raise Mangled("its files are not of one format we know")
+        raise Mangled("a file is listed twice ('file')")
+    most, count = Counter(map(suffix_of, files)).most_common(1)[0]
+    if 2 * count <= len(files) or most not in FORMATS:
+        raise Mangled("its files are not of one format we know, or not most of them")
     return files
 
 
@@ -215,3 +270,23 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(found := float(text)):
+        raise ValueError(f"the number {text:.40} is too large")
+    return found
+
+
+def _refuse_depth(content: Any) -> None:
+    """Whatever prints or compares a value later may do so without asking how deep it goes."""
+    level = [content]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise ValueError(f"it is nested more than {DEEPEST} deep")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from randeigen.cli.told import BadCall
@@ -14,18 +15,25 @@ KNOWN = ", ".join(FORMATS)
 
 
 def expand(arguments: Iterable[str]) -> list[str]:
-    """Files, folders and patterns as one list of files of one format."""
+    """Files, folders and patterns as one list of files, most of one format."""
     paths = [path for argument in arguments for path in _files(argument)]
-    suffixes: dict[str, str] = {}
-    for path in paths:
-        if (suffix := suffix_of(path)) not in FORMATS:
-            raise BadCall(f"{path} is not a file of updates; give files that end in {KNOWN}.")
-        suffixes.setdefault(suffix, path)
-    if len(suffixes) > 1:
-        first, second = list(suffixes.values())[:2]
-        raise BadCall(f"{first} and {second} are of different formats; give files of one format.")
+    if not paths:
+        raise BadCall("no files are given, only folders within; give files, folders or quoted patterns.")
+    most, count = Counter(map(suffix_of, paths)).most_common(1)[0]
+    if 2 * count <= len(paths) or most not in FORMATS:  # a stray file of another kind is a sender's affair
+        _refuse_mixture(paths)
     _refuse_twins(paths)
     return paths
+
+
+def _refuse_mixture(paths: Sequence[str]) -> None:
+    """No format is that of most files."""
+    first = paths[0]
+    for path in paths:
+        if suffix_of(path) not in FORMATS:
+            raise BadCall(f"{path} is not a file of updates; give files that end in {KNOWN}.")
+        if suffix_of(path) != suffix_of(first):
+            raise BadCall(f"{first} and {path} are of different formats; give files of one format.")
 
 
 def suffix_of(path: str) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from randeigen.cli.inputs import suffix_of
 from randeigen.cli.told import BadCall
 from randeigen.errors import BadRows, TooManyCorrupt
 from randeigen.rows import as_rows, write_answer
-from randeigen.rows.disk import storage
+from randeigen.rows.disk import shown, storage
+from randeigen.rows.files import Visit
 from randeigen.rows.save import coded
 from randeigen.types import Aggregate, Progress, Rule
 
@@ -34,12 +35,25 @@ class Call:
     on_excess: str
 
 
+class Judged(NamedTuple):
+    """What came of the files."""
+
+    result: Aggregate
+    dtypes: dict[str, str]  # that most files store
+    numbers: int  # averaged in each file
+
+
 def judge(
-    paths: Sequence[str], rule: Rule, call: Call, out: str, progress: Progress | None
-) -> tuple[Aggregate, dict[str, str]]:
-    """The aggregate of the files, and the dtypes they store; `out` is checked to be able to hold it."""
+    paths: Sequence[str],
+    rule: Rule,
+    call: Call,
+    out: str,
+    progress: Progress | None,
+    visit: Visit | None = None,
+) -> Judged:
+    """The aggregate of the files; `out` is checked to be able to hold it."""
     f = rule.budget(len(paths))  # refuses an f that so few files cannot afford, before any is opened
-    rows = _opened(paths, rule, f)
+    rows = _opened(paths, rule, f, visit)
     dtypes = dict(rows.dtypes)
     check_form(out, dtypes)
     try:
@@ -53,7 +67,7 @@ def judge(
         )
     except TooManyCorrupt as error:
         raise TooManyCorrupt(_excess(error, paths, f), error.reasons) from None
-    return result, dtypes
+    return Judged(result, dtypes, rows.d)
 
 
 def write(path: str, result: Aggregate, dtypes: Mapping[str, str]) -> None:
@@ -68,7 +82,7 @@ def why_lost(reason: str, path: str) -> str:
     """The door's reason without the path, which stands beside it."""
     if not reason.startswith(LOST):
         return reason
-    return "unreadable: " + reason.removeprefix(f"{LOST}{path} ")
+    return "unreadable: " + reason.removeprefix(f"{LOST}{shown(path)} ")
 
 
 def check_form(out: str, dtypes: Mapping[str, str]) -> None:
@@ -83,10 +97,10 @@ def check_form(out: str, dtypes: Mapping[str, str]) -> None:
             raise BadCall(f"{out} cannot hold an array named {name!r}; give .safetensors.")
 
 
-def _opened(paths: Sequence[str], rule: Rule, f: int) -> Any:
+def _opened(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
     """The files as rows: which arrays most of them hold is known, no number is read yet."""
     try:
-        return as_rows(paths, multiple=getattr(rule, "chunk", 1))
+        return as_rows(paths, multiple=getattr(rule, "chunk", 1), visit=visit)
     except BadRows as error:
         # Formats are settled, so this is about content: no structure is shared by most files. As f is
         # less than half of them, more than f must be corrupt.

@@ -9,9 +9,9 @@ import errno
 import math
 import os
 import stat
+import time
 import zlib
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from types import TracebackType
@@ -21,6 +21,7 @@ import numpy as np
 
 OPEN_FILES = 128  # well under the usual limit of 1024 a process, which is not ours alone
 CHUNK = 2**16
+SPARE = 2**10  # bytes of a deflated stream before it must have given something
 OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
 
 # Dtypes by the names safetensors gives them; npy files use the same names where one exists.
@@ -47,10 +48,21 @@ class Refused(Exception):
 
 
 class Stamp(NamedTuple):
-    """What tells a file from another that takes its place."""
+    """What tells a file from another that takes its place, or from itself once it is rewritten.
+
+    The time of the latest write can be set back by whoever owns the file; `ctime_ns` cannot.
+    """
 
     size: int
-    changed_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Stamp:
+        """The stamp in what the system tells of a file."""
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
 
 
 class Deflated(NamedTuple):
@@ -123,7 +135,13 @@ def open_regular(path: str) -> FileIO:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise Refused("is not a regular file")
-        return FileIO(path)
+        # It may have been exchanged since: what is opened is asked again, and opening never waits.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        file = FileIO(handle)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            file.close()
+            raise Refused("is not a regular file")
+        return file
     except OSError as error:
         if error.errno in OURS:
             raise
@@ -133,9 +151,23 @@ def open_regular(path: str) -> FileIO:
 
 
 def stamp_of(file: FileIO) -> Stamp:
-    """Size and time of an open file."""
-    found = os.fstat(file.fileno())
-    return Stamp(found.st_size, found.st_mtime_ns)
+    """The stamp of an open file."""
+    return Stamp.of(os.fstat(file.fileno()))
+
+
+def let_clock_pass(stamps: Iterable[Stamp | None]) -> None:
+    """Wait out the clock tick in which a file was changed, so that a later change has a later time.
+
+    File systems note times by a clock of a few milliseconds. Files older than that cost nothing.
+    """
+    clock = getattr(time, "CLOCK_REALTIME_COARSE", None)
+    newest = max((stamp.ctime_ns for stamp in stamps if stamp), default=0)
+    if clock is None:
+        return
+    for _ in range(20):
+        if not 0 <= newest - time.clock_gettime_ns(clock) < 20_000_000:
+            return
+        time.sleep(0.001)
 
 
 def read_into(file: FileIO, start: int, view: memoryview) -> None:
@@ -160,12 +192,17 @@ def read_bytes(file: FileIO, start: int, count: int) -> bytes:
 
 
 class Handles:
-    """Files open for a pass: at most OPEN_FILES, each checked to be the one that was inspected."""
+    """Files open for a pass, at most OPEN_FILES, each checked to be the one that was opened first.
 
-    def __init__(self, paths: Sequence[str], stamps: Sequence[Stamp | None]) -> None:
+    Rows are visited in turn, so those opened first stay open: to close the oldest would close each file
+    just before it is needed again.
+    """
+
+    def __init__(self, paths: Sequence[str], stamps: list[Stamp | None]) -> None:
         self._paths = paths
-        self._stamps = stamps
-        self._open: OrderedDict[int, FileIO] = OrderedDict()
+        self._stamps = stamps  # filled in where a file is opened for the first time
+        self._open: dict[int, FileIO] = {}
+        self._latest = -1
 
     def __enter__(self) -> Handles:
         return self
@@ -179,15 +216,17 @@ class Handles:
     def __getitem__(self, row: int) -> FileIO:
         """The open file of a row."""
         if row in self._open:
-            self._open.move_to_end(row)
             return self._open[row]
         if len(self._open) >= OPEN_FILES:
-            self._open.popitem(last=False)[1].close()
+            self._open.pop(self._latest).close()
         file = open_regular(self._paths[row])
-        if stamp_of(file) != self._stamps[row]:
+        stamp = stamp_of(file)
+        if self._stamps[row] not in (None, stamp):
             file.close()
             raise Refused("changed between two passes over it")
+        self._stamps[row] = stamp
         self._open[row] = file
+        self._latest = row
         return file
 
 
@@ -196,7 +235,7 @@ class Inflater:
 
     def __init__(self, start: int, member: Deflated) -> None:
         self._member = member
-        self._next, self._end = start, start + member.stored
+        self._start, self._next, self._end = start, start, start + member.stored
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._tail = b""
         self._crc = 0
@@ -227,7 +266,11 @@ class Inflater:
     def _more(self, file: FileIO, most: int) -> bytes:
         while not self._inflate.eof:
             if not self._tail and self._next < self._end:
-                self._tail = read_bytes(file, self._next, min(CHUNK, self._end - self._next))
+                # An honest stream is never much longer than what it holds; one of empty blocks is all work.
+                allowed = self._start + SPARE + 2 * (self.at + most) - self._next
+                if allowed <= 0:
+                    raise Refused(f"holds a member of {self._next - self._start:,} bytes that hold nothing")
+                self._tail = read_bytes(file, self._next, min(CHUNK, self._end - self._next, allowed))
                 self._next += len(self._tail)
             spent = not self._tail
             try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from randeigen.errors import BadRows
 from randeigen.rows.arrays import is_tensor
-from randeigen.rows.files import Files
+from randeigen.rows.files import Files, Visit
 from randeigen.rows.leaves import Records
 from randeigen.rows.matrix import Matrix
 from randeigen.rows.mixture import Mixture
@@ -21,12 +21,15 @@ from randeigen.types import Rows
 BLOCK_BYTES = 8 * 2**20
 
 
-def as_rows(rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1) -> Rows:
+def as_rows(
+    rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1, visit: Visit | None = None
+) -> Rows:
     """Rows in any accepted form, checked; nothing is read or copied yet but the headers of files.
 
     An (n, d) array, memmap or tensor; a sequence of vectors, of state_dicts, of lists of arrays, or of
     paths to .safetensors, .npz or .npy files. Blocks begin at multiples of `multiple` columns.
     In a sequence the form that more than half of the rows share is the form; the others are `lost`.
+    `visit` is shown each file that is accepted, open, before its numbers are read.
     """
     if isinstance(rows, (Matrix, Records, Files, Mixture)):
         return rows
@@ -42,14 +45,16 @@ def as_rows(rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1) -> 
                 f"rows must be an (n, d) array, but what was found {why.reason}; {why.advice}."
             ) from why
     check_sequence(rows)
-    return from_sequence(list(rows), block_bytes, multiple)
+    return from_sequence(list(rows), block_bytes, multiple, visit)
 
 
-def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int) -> Rows:
+def from_sequence(
+    rows: Sequence[Any], block_bytes: int, multiple: int, visit: Visit | None = None
+) -> Rows:
     """Rows in a list: paths, or whatever else most of them are."""
     paths = {row: path for row, item in enumerate(rows) if (path := as_path(item)) is not None}
     if len(paths) == len(rows):
-        return Files(list(paths.values()), block_bytes, multiple)
+        return Files(list(paths.values()), block_bytes, multiple, visit)
     if 2 * len(paths) < len(rows):
         strangers = dict.fromkeys(paths, "unlike most rows: it is text or a path, most rows are not")
         return Records(rows, block_bytes, multiple, strangers)
@@ -64,7 +69,7 @@ def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int) -> Rows:
         row: f"unlike most rows: it is a {name}, most rows are paths" for row, name in others.items()
     }
     try:
-        files = Files(list(paths.values()), block_bytes, multiple)
+        files = Files(list(paths.values()), block_bytes, multiple, visit)
     except BadRows as error:  # which counts the paths alone
         raise BadRows(
             f"{len(paths):,} of {len(rows):,} rows are paths; of the paths alone: {error}"

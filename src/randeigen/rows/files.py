@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,54 +12,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.errors import BadRows
-from randeigen.rows import npy, npz, safetensors
-from randeigen.rows.disk import (
-    Entry,
-    Handles,
-    Place,
-    Refused,
-    Stamp,
-    is_float,
-    nbytes,
-    open_regular,
-    quote,
-    shown,
-    stamp_of,
-    storage,
-)
+from randeigen.rows.disk import Handles, Refused, Stamp, is_float, let_clock_pass, shown, storage
+from randeigen.rows.headers import FORMATS, Survey
 from randeigen.rows.layout import Draft, Layout, Piece, lower_median, majority, strips, width
-from randeigen.rows.reader import Reader, Structure
+from randeigen.rows.reader import Reader
 from randeigen.types import Answer, Block, Weights
 
-FORMATS: Mapping[str, Callable[[FileIO], list[Entry]]] = {
-    ".safetensors": safetensors.inspect,
-    ".npz": npz.inspect,
-    ".npy": npy.inspect,
-}
+__all__ = ["FORMATS", "Files", "Visit"]
+
+Visit = Callable[[int, FileIO, int], None]  # (row, its open file, its size)
 
 
 class Files:
-    """n files of one structure, the one most of them share; the others are lost, with the reason."""
+    """n files of one structure, the one most of them share; the others are lost, with the reason.
 
-    def __init__(self, paths: Sequence[str], block_bytes: int, multiple: int = 1) -> None:
+    `visit` is shown each file that has it, open, before any number is read.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], block_bytes: int, multiple: int = 1, visit: Visit | None = None
+    ) -> None:
         self.paths = list(paths)
+        self.n: int = len(self.paths)
         self._lost: dict[int, str] = {}
         self.lost: Mapping[int, str] = self._lost  # grows when a file fails during a pass
-        self._inspect = FORMATS[suffix_of(self.paths)]
-        self._single = suffix_of(self.paths) == ".npy"
         self._budget = block_bytes
         self._multiple = multiple
-        self._leaves = self._template()
-        self._stamps, self._places = self._open_all()
+        self._stamps: list[Stamp | None] = [None] * self.n
+        suffix = self._suffix()
+        self._single = suffix == ".npy"
+        with Handles(self.paths, self._stamps) as handles:
+            survey = Survey(self.paths, handles, FORMATS[suffix], self._lose)
+            self._leaves, self._places = survey.take(row for row in range(self.n) if row not in self._lost)
+            if not self._leaves and len(self._lost) == self.n:
+                raise BadRows(
+                    f"none of the {self.n:,} files can be read: row 0 is {self.lost[0]}; "
+                    "pass files of one model's numbers."
+                )
+            let_clock_pass(self._stamps)
+            if visit:
+                for row in [row for row in self._places if row not in self._lost]:
+                    self._show(visit, row, handles)
+        self._lost |= {row: self._lost.pop(row) for row in sorted(self._lost)}  # in the order of rows
         self._known = set(self._lost)
-        self.n: int = len(self.paths)
         self._averaged = [k for k, (_, code, _) in enumerate(self._leaves) if is_float(code)]
         self._layout = Layout([self._leaves[k][2] for k in self._averaged])
         self.d: int = self._layout.d
         self.carries = len(self._averaged) < len(self._leaves)
+        self._carried: dict[int, NDArray[Any]] | None = None
         self.dtypes: dict[str, str] = {name: code for name, code, _ in self._leaves}
         if not self.d:
-            raise BadRows(f"{self._example()} holds no floating-point numbers; pass files of float arrays.")
+            example = self.paths[next(iter(self._places))]
+            raise BadRows(f"{example} holds no floating-point numbers; pass files of float arrays.")
         wide = any(storage(self._leaves[k][1]).itemsize >= 8 for k in self._averaged)
         self._work = np.dtype(np.float64 if wide else np.float32)
 
@@ -69,8 +72,8 @@ class Files:
         shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
         buffer = np.empty((self.n, width(*shape)), self._work)
         self._known = set(self._lost)
-        with Handles(self.paths, self._stamps) as handles:
-            reader = Reader(handles, self._places, self._leaves)
+        with self._reader() as reader:
+            self._read_carried(reader)
             for columns in strips(*shape):
                 block = buffer[:, : columns.stop - columns.start]
                 pieces = self._layout.pieces(columns)
@@ -96,16 +99,46 @@ class Files:
 
     def changed(self) -> list[int]:
         """Rows whose file is not the one that was opened, or that failed since the latest pass began."""
-        found = [row for row in self._lost if row not in self._known]
-        for row, stamp in enumerate(self._stamps):
+        found = {row for row in self._lost if row not in self._known}
+        for row in self._places.keys() - self._known:  # of the others nothing was used
             try:
-                now = os.stat(self.paths[row]) if stamp else None
+                if Stamp.of(os.stat(self.paths[row])) != self._stamps[row]:
+                    found.add(row)
             except OSError:
-                found.append(row)
-                continue
-            if now and stamp != (now.st_size, now.st_mtime_ns):
-                found.append(row)
-        return sorted(set(found))
+                found.add(row)
+        return sorted(found)
+
+    def carried(self, weights: Weights) -> dict[str, NDArray[Any]]:
+        """Integers and bools by name, settled by the rows that have weight and can be read."""
+        return {self._leaves[k][0]: values for k, values in self._carry(weights).items()}
+
+    def _reader(self) -> Reader:
+        return Reader(self.paths, self._stamps, self._places, self._leaves)
+
+    def _suffix(self) -> str:
+        """The suffix most files have; those of another are lost."""
+        suffixes = [suffix_of(path) for path in self.paths]
+        most, count = Counter(suffixes).most_common(1)[0]
+        if 2 * count <= self.n or most not in FORMATS:
+            for row, suffix in enumerate(suffixes):
+                if suffix not in FORMATS:
+                    path, known = shown(self.paths[row]), ", ".join(FORMATS)
+                    raise BadRows(f"row {row}, {path}, is no file we read; pass paths that end in {known}.")
+                if suffix != suffixes[0]:
+                    raise BadRows(
+                        f"row {row} is a {suffix} file, row 0 a {suffixes[0]} file; pass one format."
+                    )
+        for row, suffix in enumerate(suffixes):
+            if suffix != most:
+                self._lose(row, f"is a {quoted(suffix)} file, most are {most} files")
+        return most
+
+    def _show(self, visit: Visit, row: int, handles: Handles) -> None:
+        try:
+            stamp = self._stamps[row]
+            visit(row, handles[row], stamp.size if stamp else 0)
+        except Refused as reason:
+            self._lose(row, reason)
 
     def _fill(self, reader: Reader, row: int, line: NDArray[Any], pieces: Sequence[Piece]) -> None:
         """One row's part of a block; all NaN once the file is lost."""
@@ -121,82 +154,28 @@ class Files:
     def _lose(self, row: int, reason: Refused | str) -> None:
         self._lost[row] = f"no usable file: {shown(self.paths[row])} {reason}"
 
-    def _inspected(self, row: int) -> tuple[Stamp, list[Entry]] | None:
-        """What a file declares, or None and a reason in `lost`."""
-        try:
-            with open_regular(self.paths[row]) as file:
-                return stamp_of(file), self._inspect(file)
-        except Refused as reason:
-            self._lose(row, reason)
-            return None
-
-    def _template(self) -> Structure:
-        """The structure most readable files share: no one sender can set it, not even the first.
-
-        Only digests are kept while counting, so that a header of a million names costs nothing later.
-        """
-        votes: dict[int, tuple[bytes, bytes]] = {}
-        for row in range(len(self.paths)):
-            if found := self._inspected(row):
-                votes[row] = digests(found[1])
-        if not votes:
-            raise BadRows(
-                f"none of the {len(self.paths):,} files can be read: row 0 is {self.lost[0]}; "
-                "pass files of one model's numbers."
-            )
-        ballots = Counter(structure for structure, _ in votes.values())
-        winner, count = ballots.most_common(1)[0]
-        if 2 * count <= len(votes):
-            raise BadRows(self._no_majority(ballots, {row: vote[0] for row, vote in votes.items()}))
-        orders = Counter(order for structure, order in votes.values() if structure == winner)
-        order = orders.most_common(1)[0][0]
-        first = next(row for row, vote in votes.items() if vote == (winner, order))
-        found = self._inspected(first)
-        if found is None or digests(found[1]) != (winner, order):
-            raise BadRows(f"{self.paths[first]} changed while it was read; pass files that are complete.")
-        return tuple(entry.structure for entry in found[1])
-
-    def _open_all(self) -> tuple[list[Stamp | None], list[list[Place]]]:
-        """Where each file keeps each leaf of the template; those that differ from it are lost."""
-        stamps: list[Stamp | None] = [None] * len(self.paths)
-        places: list[list[Place]] = [[]] * len(self.paths)
-        for row in range(len(self.paths)):
-            found = None if row in self.lost else self._inspected(row)
-            if found is None:
-                continue
-            entries = {entry.name: entry for entry in found[1]}
-            if reason := difference(self._leaves, entries):
+    def _read_carried(self, reader: Reader) -> None:
+        """Integers are few as a rule: read along with the first pass, they need no opening of their own."""
+        sizes = {
+            k: int(np.prod(shape, dtype=object))
+            for k, (_, code, shape) in enumerate(self._leaves)
+            if not is_float(code)
+        }
+        if self._carried is not None or not sizes or 8 * self.n * sum(sizes.values()) > self._budget // 8:
+            return
+        found = {k: np.zeros((self.n, size), storage(self._leaves[k][1])) for k, size in sizes.items()}
+        for row in self._places:
+            try:
+                for k, size in sizes.items() if row not in self.lost else ():
+                    found[k][row] = reader.stored(row, k, 0, size)
+            except Refused as reason:
                 self._lose(row, reason)
-                continue
-            stamps[row] = found[0]
-            places[row] = [entries[name].place for name, _, _ in self._leaves]
-        return stamps, places
-
-    def _no_majority(self, ballots: Counter[bytes], votes: Mapping[int, bytes]) -> str:
-        groups = []
-        for ballot, count in ballots.most_common(4):
-            row = next(row for row, vote in votes.items() if vote == ballot)
-            groups.append(f"{count:,} like {shown(self.paths[row])} ({self._summary(row)})")
-        more = f" and {len(ballots) - 4:,} more kinds" if len(ballots) > 4 else ""
-        return (
-            f"more than half the files must share names, shapes and dtypes, found {', '.join(groups)}{more}; "
-            "pass files of one model."
-        )
-
-    def _summary(self, row: int) -> str:
-        found = self._inspected(row)
-        entries = found[1] if found else []
-        size = sum(nbytes(entry.code, entry.shape) // storage(entry.code).itemsize for entry in entries)
-        return f"{len(entries):,} arrays, {size:,} numbers"
-
-    def _example(self) -> str:
-        return self.paths[next(row for row, stamp in enumerate(self._stamps) if stamp)]
+        self._carried = found
 
     def _carry(self, weights: Weights) -> dict[int, NDArray[Any]]:
-        """Integers and bools, settled by the rows that have weight and can still be read."""
+        """Integers and bools by leaf, settled by the rows that have weight and can still be read."""
         carried: dict[int, NDArray[Any]] = {}
-        with Handles(self.paths, self._stamps) as handles:
-            reader = Reader(handles, self._places, self._leaves)
+        with self._reader() as reader:
             for k, (_, code, shape) in enumerate(self._leaves):
                 if not is_float(code):
                     out = np.zeros(shape, storage(code))
@@ -208,6 +187,9 @@ class Files:
         rule = majority if out.dtype.kind == "b" else lower_median
         rows = [row for row in np.flatnonzero(weights > 0).tolist() if row not in self.lost]
         if not rows or not len(out):
+            return
+        if self._carried is not None:
+            out[:] = rule(self._carried[k][rows], weights[rows])
             return
         for columns in strips(len(out), len(rows), 8, self._budget // 8):
             read = {}
@@ -221,38 +203,11 @@ class Files:
                 out[columns] = rule(np.stack(list(read.values())), weights[list(read)])
 
 
-def suffix_of(paths: Sequence[str]) -> str:
-    """The one suffix all paths share, if it is a format we read."""
-    suffixes = [os.path.splitext(path)[1].lower() for path in paths]
-    for row, suffix in enumerate(suffixes):
-        if suffix not in FORMATS:
-            known = ", ".join(FORMATS)
-            raise BadRows(f"row {row}, {paths[row]}, is no file we read; pass paths that end in {known}.")
-        if suffix != suffixes[0]:
-            raise BadRows(f"row {row} is a {suffix} file, row 0 a {suffixes[0]} file; pass one format.")
-    return suffixes[0]
+def suffix_of(path: str) -> str:
+    """What decides how a file is read."""
+    return os.path.splitext(path)[1].lower()
 
 
-def digests(entries: Sequence[Entry]) -> tuple[bytes, bytes]:
-    """What a file votes for: its structure whatever the order, and its order."""
-    order = [entry.structure for entry in entries]
-    return digest(sorted(order)), digest(order)
-
-
-def digest(thing: object) -> bytes:
-    """A short stand-in for a structure of any size."""
-    return hashlib.sha256(repr(thing).encode()).digest()
-
-
-def difference(expected: Structure, found: Mapping[str, Entry]) -> str | None:
-    """How a file departs from the others, or None: the first difference only."""
-    for name, code, shape in expected:
-        if name not in found:
-            return f"has no array {quote(name)}, most files have one"
-        other = found[name]
-        if (other.code, other.shape) != (code, shape):
-            array = f"array {quote(name)}" if name else "an array"
-            return f"has {array} of {other.code} {list(other.shape)}, most files have {code} {list(shape)}"
-    names = {name for name, _, _ in expected}
-    extra = next((name for name in found if name not in names), None)
-    return None if extra is None else f"has array {quote(extra)}, most files have none of that name"
+def quoted(suffix: str) -> str:
+    """A suffix fit for a sentence, whatever a sender made of it."""
+    return shown(suffix[:20]) or "nameless"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import warnings
+import re
+from collections.abc import Callable
 from functools import lru_cache
 from io import FileIO
 
@@ -11,14 +11,21 @@ import numpy as np
 
 from randeigen.rows.disk import Entry, Place, Refused, code_of, nbytes, quote, read_bytes, stamp_of
 
-HEAD_BYTES = 2**14  # numpy writes 128 and reads no header beyond 10,000
+HEAD_BYTES = 2**14
+TEXT_BYTES = 10_000  # numpy writes 128 and reads no more than this
+FIRST_BYTES = 2**8  # where a header as numpy writes it ends, as a rule
 WHOLE_BYTES = 2**22  # a Fortran-ordered leaf has to be read whole to be turned; more than this is refused
+# Read by its spelling, which is numpy's: to evaluate a stranger's text has no bound.
+HEADER = re.compile(
+    rb"\{ *'descr' *: *'([<>|=]?[fiubcOSUVmM?][0-9]{0,9})' *, *'fortran_order' *: *(True|False) *, *"
+    rb"'shape' *: *\(((?: *-?[0-9]{1,40}L? *,)*(?: *-?[0-9]{1,40}L?)? *)\) *,? *\} *\n?"
+)
 
 
 def inspect(file: FileIO) -> list[Entry]:
     """The one array of a file; Refused unless it fills it exactly."""
     size = stamp_of(file).size
-    code, shape, fortran, skip = header(read_bytes(file, 0, min(size, HEAD_BYTES)))
+    code, shape, fortran, skip = header(lambda count: read_bytes(file, 0, min(size, count)))
     if skip + nbytes(code, shape) != size:
         raise Refused(
             f"declares {code} {quote(str(list(shape)))}, {nbytes(code, shape):,} bytes, found {size - skip:,}"
@@ -26,37 +33,46 @@ def inspect(file: FileIO) -> list[Entry]:
     return [Entry("", code, shape, Place(skip, fortran))]
 
 
-def header(head: bytes) -> tuple[str, tuple[int, ...], bool, int]:
-    """(code, shape, Fortran order, bytes of header) from a file's first bytes."""
-    if head[:6] != b"\x93NUMPY":
-        raise Refused("does not begin as an npy array does")
-    version = head[6:8]
-    if version not in (b"\x01\x00", b"\x02\x00"):
-        raise Refused(f"is npy of version {quote('.'.join(map(str, version)))}, known are 1.0 and 2.0")
-    field = 2 if version == b"\x01\x00" else 4
-    skip = 8 + field + int.from_bytes(head[8 : 8 + field], "little")
+def header(first: Callable[[int], bytes]) -> tuple[str, tuple[int, ...], bool, int]:
+    """(code, shape, Fortran order, bytes of header); `first(count)` gives up to that many first bytes."""
+    head = first(FIRST_BYTES)
+    _, skip = declared(head)
+    if skip > len(head):
+        head = first(min(skip, HEAD_BYTES))
     if skip > len(head):
         raise Refused(f"declares a header of {skip:,} bytes, found {len(head):,} (we read {HEAD_BYTES:,})")
     return *parse(head[:skip]), skip
 
 
+def declared(head: bytes) -> tuple[int, int]:
+    """(bytes before the header's text, bytes before the numbers)."""
+    if head[:6] != b"\x93NUMPY":
+        raise Refused("does not begin as an npy array does")
+    version = head[6:8]
+    if version not in (b"\x01\x00", b"\x02\x00"):
+        raise Refused(f"is npy of version {quote('.'.join(map(str, version)))}, known are 1.0 and 2.0")
+    field = 10 if version == b"\x01\x00" else 12
+    return field, field + int.from_bytes(head[8:field], "little")
+
+
 @lru_cache(maxsize=256)  # thousands of files of one model repeat the same few headers
 def parse(head: bytes) -> tuple[str, tuple[int, ...], bool]:
     """(code, shape, Fortran order) of a header of version 1.0 or 2.0."""
-    stream = io.BytesIO(head)
+    found = HEADER.fullmatch(head, declared(head)[0])
+    if not found or len(head) > TEXT_BYTES:
+        if b"'descr': [" in head:
+            raise Refused("holds records; only real numbers are read, nothing is unpickled")
+        raise Refused("has an npy header that cannot be parsed (it is not spelt as numpy spells it)")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a stranger's header may not speak on our stderr
-            version = np.lib.format.read_magic(stream)
-            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            shape, fortran, dtype = read[version](stream)
-    except Exception as error:  # the parser under it may raise nearly anything
+        dtype = np.dtype(found[1].decode())
+    except (TypeError, ValueError) as error:
         raise Refused(f"has an npy header that cannot be parsed ({quote(str(error))})") from error
+    fortran = found[2] == b"True"
+    shape = tuple(int(side.strip(b" L")) for side in found[3].split(b",") if side.strip())
     if dtype.kind not in "fiub":
         raise Refused(f"holds dtype {quote(str(dtype))}; only real numbers are read, nothing is unpickled")
-    shape = tuple(int(side) for side in shape)
     code = code_of(dtype)
-    turned = bool(fortran) and sum(side > 1 for side in shape) > 1
+    turned = fortran and sum(side > 1 for side in shape) > 1
     if turned and nbytes(code, shape) > WHOLE_BYTES:
         raise Refused(
             f"holds {nbytes(code, shape):,} bytes in Fortran order, which cannot be read in strips; "

@@ -8,17 +8,21 @@ from typing import Any
 
 from randeigen.rows.disk import CODES, Entry, Place, Refused, nbytes, quote, read_bytes, stamp_of
 
-HEADER_BYTES = 2**24  # a sixth of what the format allows: 100,000 tensors fit, a parser bomb does not
 
-
-def inspect(file: FileIO) -> list[Entry]:
-    """The tensors a file declares, in the header's order; Refused unless they fill it exactly."""
+def extent(file: FileIO) -> int:
+    """Bytes of the header, as the file's first bytes declare them."""
     size = stamp_of(file).size
     if size < 8:
         raise Refused(f"has {size} bytes, a safetensors file has at least 8")
     length = int.from_bytes(read_bytes(file, 0, 8), "little")
-    if length > min(HEADER_BYTES, size - 8):
-        raise Refused(f"declares a header of {length:,} bytes, found {size - 8:,} (we read {HEADER_BYTES:,})")
+    if length > size - 8:
+        raise Refused(f"declares a header of {length:,} bytes, found {size - 8:,}")
+    return length
+
+
+def inspect(file: FileIO) -> list[Entry]:
+    """The tensors a file declares, in the header's order; Refused unless they fill it exactly."""
+    length, size = extent(file), stamp_of(file).size
     header = parse(read_bytes(file, 8, length))
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):

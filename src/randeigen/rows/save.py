@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import secrets
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import IO, Any
 
 import numpy as np
@@ -130,18 +132,89 @@ def stored(array: NDArray[Any], code: str) -> NDArray[Any]:
     return np.where(np.isnan(bits.view(np.float32)), (bits >> 16 | 0x40).astype("<u2"), rounded)
 
 
+class Checked(io.RawIOBase):
+    """A file that takes every byte or raises.
+
+    To numpy it is no real file, so `tofile`, which does not tell when the disk is full, is not used.
+    """
+
+    def __init__(self, path: str, name: Path) -> None:
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed below
+        self._name = os.fspath(name)
+        self._size = 0
+
+    def writable(self) -> bool:
+        """For those who ask."""
+        return True
+
+    def seekable(self) -> bool:
+        """An archive goes back to fill in sizes."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As any file."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As any file."""
+        return self._file.tell()
+
+    def write(self, data: Any) -> int:
+        """All of it, or an OSError that names the file."""
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while done < len(view):
+                done += self._file.write(view[done:]) or 0
+        except OSError as error:
+            raise self._failed(error.errno, error.strerror) from error
+        self._size = max(self._size, self._file.tell())
+        return len(view)
+
+    def settle(self) -> None:
+        """Return once the disk holds all that was written."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._failed(error.errno, error.strerror) from error
+        if (found := os.fstat(self._file.fileno()).st_size) != self._size:
+            raise self._failed(errno.EIO, f"{found:,} of {self._size:,} bytes arrived")
+
+    def close(self) -> None:
+        """As any file."""
+        self._file.close()
+        super().close()
+
+    def _failed(self, number: int | None, why: str | None) -> OSError:
+        return OSError(number or errno.EIO, f"{why}; nothing was written", self._name)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file beside `path` that takes its place once it is complete, and vanishes if it is not."""
+    with staging(path) as draft, closing(Checked(draft, path)) as file:
+        yield file  # type: ignore[misc]  # all of IO that a writer of bytes needs
+        file.settle()
+
+
+@contextmanager
+def staging(path: Path) -> Iterator[str]:
+    """The name of a file beside `path`, which takes its place if nothing fails and is removed otherwise."""
     folder, name = os.path.split(os.fspath(path))
-    draft = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+    stem, suffix = os.path.splitext(name)
+    draft = os.path.join(folder, f".{stem[:40]}.{secrets.token_hex(8)}.tmp{suffix[:20]}")
     try:
-        with open(draft, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield draft
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(draft):
             os.unlink(draft)
+        if isinstance(error, OSError) and error.filename == draft:
+            error.filename = os.fspath(path)
         raise
+    with suppress(OSError, AttributeError):  # where folders can be opened, the new name is made to last
+        handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
