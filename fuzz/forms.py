@@ -240,8 +240,7 @@ def fingerprint(rows: Any, depth: int = 0) -> Any:
     if isinstance(rows, (list, tuple)):
         return [fingerprint(value, depth + 1) for value in rows]
     if _is_tensor(rows):
-        plain = rows.detach().resolve_neg()
-        bits = plain.contiguous().view(torch.uint8) if plain.dim() else plain.reshape(1).view(torch.uint8)
+        bits = rows.detach().resolve_neg().reshape(-1).clone().view(torch.uint8)
         return str(rows.dtype), tuple(rows.shape), rows.requires_grad, rows.grad, bits.cpu().numpy().tobytes()
     if isinstance(rows, Foreign):
         return fingerprint(rows._array)

@@ -15,7 +15,7 @@ Rng = np.random.Generator
 
 # How many of a hundred thousand inputs are of each kind.
 KINDS = {
-    "rows": 82_000,
+    "rows": 81_900,
     "odd": 9_000,
     "files": 5_500,
     "mistakes": 3_000,
@@ -39,6 +39,7 @@ class Case:
     form: str = "array"
     device: str = "cpu"
     plainly: bool = False  # aggregate(rows, eps=...) instead of rule=...
+    block: int = 0  # columns that are read at once; 0: as many as the package likes
     options: dict[str, Any] = field(default_factory=dict)
     odd: dict[int, str] = field(default_factory=dict)  # rows that are not sent in the form of the others
     cloud: str = ""
@@ -71,6 +72,7 @@ class Case:
         return (
             f"{self.kind}: {n} × {d} {self.dtype} as {self.form!r}, {self.cloud}, "
             f"{int(self.corrupt.sum())} corrupt{odd}, {self.recipe}, {told}"
+            + (f", {self.block} columns at once" if self.block else "")
         )
 
 
@@ -119,6 +121,7 @@ def _case(seed: int, device: str) -> Case:
     plainly = recipe.stages == ("randeigen",) and bool(rng.random() < 0.6)
     return Case(
         seed, kind, rows, corrupt, recipe, dtype, form, device, plainly,
+        block=int(rng.integers(1, 9)) if rng.random() < 0.08 else 0,
         options=_options(rng, n, corrupt),
         odd=odd,
         cloud=cloud,
@@ -187,6 +190,8 @@ def _options(rng: Rng, n: int, corrupt: Array) -> dict[str, Any]:
 def _claims(rng: Rng, n: int, corrupt: Array) -> Any:
     """Example counts: honest ones as they come, those of Byzantine senders as they please."""
     counts = rng.integers(1, 10 ** int(rng.integers(1, 4)), n).astype(float)
+    if rng.random() < 0.5:
+        counts[:] = 10.0
     wish = rng.choice([1e9, np.inf, np.nan, -1.0, 0.0, 1.0, 1e308, 1e-308])
     counts[corrupt] = wish
     if rng.random() < 0.2:

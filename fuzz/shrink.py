@@ -59,6 +59,8 @@ def simpler(case: Case) -> Iterator[Case]:
         yield replace(case, recipe=_last(case.recipe))
     if any(case.recipe.parameters) and not case.plainly:
         yield replace(case, recipe=replace(case.recipe, parameters=tuple({} for _ in case.recipe.stages)))
+    if case.block:
+        yield replace(case, block=0)
     if case.form in forms.ARRAYS and case.form != "array":
         yield replace(case, form="array")
     if case.form in forms.TENSORS and case.form != "tensor":
