@@ -240,7 +240,8 @@ def fingerprint(rows: Any, depth: int = 0) -> Any:
     if isinstance(rows, (list, tuple)):
         return [fingerprint(value, depth + 1) for value in rows]
     if _is_tensor(rows):
-        bits = rows.detach().resolve_neg().reshape(-1).clone().view(torch.uint8)
+        flat = rows.detach().resolve_neg().reshape(-1)
+        bits = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device).copy_(flat).view(torch.uint8)
         return str(rows.dtype), tuple(rows.shape), rows.requires_grad, rows.grad, bits.cpu().numpy().tobytes()
     if isinstance(rows, Foreign):
         return fingerprint(rows._array)
