@@ -12,6 +12,7 @@ from fuzz.inputs import Case
 from fuzz.properties import aggregated, check_refusal, rows_of
 from fuzz.recipes import COINS, ORIGIN
 from fuzz.world import attempt, expect
+from randeigen.errors import TooManyCorrupt
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +45,8 @@ def alone(case: Case, rows: Any, result: Any, error: Any) -> None:
     if other is not None:
         check_refusal(replace(case, options={}), other)
         return
+    told = f"aggregate: {error}"[:300]
+    expect(not isinstance(error, TooManyCorrupt), "the short way refuses what aggregate refuses", told)
     short = forms.joined(answer)
     expect(
         np.isfinite(short).all(),

@@ -239,7 +239,7 @@ ATTACKS: tuple[Callable[[Rng, Array, Array, float], Array], ...] = (
     *(not_finite, not_finite, largest_numbers, smallest_numbers, rescaled, far, far_apart, flipped, copies),
     *(at_the_mean, inside, one_column, ladder, nearly_honest, opposite_pairs, all_zero),
 )
-MILD = {far, far_apart, flipped, copies, at_the_mean, inside, nearly_honest, all_zero}
+MILD = {not_finite, far, far_apart, flipped, copies, at_the_mean, inside, nearly_honest, all_zero}
 
 
 def corrupted(rng: Rng, rows: Array, corrupt: Array, dtype: str) -> tuple[Array, bool]:
