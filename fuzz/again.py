@@ -9,8 +9,9 @@ import numpy as np
 
 from fuzz import forms
 from fuzz.inputs import Case
-from fuzz.properties import aggregated, check_refusal, rows_of
+from fuzz.properties import aggregated, rows_of
 from fuzz.recipes import COINS, ORIGIN
+from fuzz.refusals import check_refusal
 from fuzz.world import attempt, expect
 from randeigen.errors import TooManyCorrupt
 

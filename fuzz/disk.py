@@ -13,7 +13,8 @@ import numpy as np
 
 from fuzz import files, forms
 from fuzz.inputs import Case, more
-from fuzz.properties import aggregated, check_distance, check_refusal
+from fuzz.properties import aggregated, check_distance
+from fuzz.refusals import check_refusal
 from fuzz.world import attempt, expect, files_open
 
 Rng = np.random.Generator

@@ -58,9 +58,15 @@ class Case:
 
     @property
     def unusual(self) -> Array:
-        """(n,) rows of which it may be said that they cannot be used."""
+        """(n,) rows of which it may be said that they cannot be used.
+
+        Any, where honest rows are no majority: beside what is then the rule they are the odd ones. And any
+        beyond what a float64 can tell apart from its largest number.
+        """
         found = self.corrupt | ~self.finite
         found[list(self.odd)] = True
+        if 2 * int(found.sum()) >= self.n or np.abs(self.rows[~found]).max() > 1e300:
+            found[:] = True
         return found
 
     def __str__(self) -> str:

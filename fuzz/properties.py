@@ -10,14 +10,14 @@ import numpy as np
 import randeigen
 from fuzz import forms
 from fuzz.inputs import Case
-from fuzz.recipes import COLUMNS, fits
+from fuzz.recipes import COLUMNS
+from fuzz.refusals import check_refusal
 from fuzz.world import Failure, OutOfTime, attempt, expect, limited
-from randeigen.errors import BadFraction, BadRows, MissingExtra, TooManyCorrupt
 from randeigen.rows import as_rows
 
 Array = np.ndarray[Any, Any]
 
-SECONDS = 10.0  # for one input, on a machine that has other things to do
+SECONDS = 10.0  # of work on one input
 WORKING = {"float16": 2.0**-24, "bfloat16": 2.0**-24, "float32": 2.0**-24, "float64": 2.0**-53}
 STORED = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 RESILIENT = 8.0  # times sqrt(f/(n−f)) honest spreads: searched attacks reach 2.9 of them
@@ -35,7 +35,7 @@ def check(case: Case) -> str:
     except OutOfTime as error:
         from fuzz.world import place
 
-        raise Failure("every call ends", f"not done after {SECONDS:g} s", place(error)) from None
+        raise Failure("every call ends", f"not done after {SECONDS:g} s of work", place(error)) from None
 
 
 def rows_of(case: Case) -> Any:
@@ -78,39 +78,6 @@ def check_rows(case: Case) -> str:
         for extra in case.extras:
             again.CHECKS[extra](case, rows, result, error)
     return type(error).__name__ if error else "answered"
-
-
-def check_refusal(case: Case, error: Exception) -> None:
-    """An error is the caller's to mend; what a minority of senders did is no reason for one."""
-    n, feared = case.n, case.recipe.feared(case.n)
-    if isinstance(error, TooManyCorrupt):
-        named = np.zeros(n, dtype=bool)
-        named[list(error.rows)] = True
-        wrong = np.flatnonzero(named & ~case.unusual).tolist()
-        expect(
-            not wrong,
-            "no honest row is called unusable",
-            lambda: f"rows {wrong[:5]}: {error.reasons[wrong[0]]}",
-        )
-        expect(
-            named.sum() > min(feared, (n - 1) // 2) or named.all(),
-            "within f nobody is refused",
-            str(error)[:300],
-        )
-    elif isinstance(error, BadRows):
-        minority = 2 * len(case.odd) < n
-        allowed = (
-            case.recipe.any_of({"tukey", "semidefinite", "monna", "fltrust"})
-            or "row_weights" in case.options
-            or not minority
-        )
-        expect(allowed, "a minority of odd rows is no error", f"{type(error).__name__}: {error}"[:300])
-    elif isinstance(error, BadFraction):
-        after_loss = case.unusual.sum() > feared  # of what is left the rule may ask more than there is
-        allowed = not fits(case.recipe, n) or after_loss or case.recipe.any_of({"mda", "smea"})
-        expect(allowed, "a rule that fits is not refused", f"{type(error).__name__}: {error}"[:300])
-    else:
-        expect(isinstance(error, MissingExtra), "only documented errors", repr(error)[:300])
 
 
 def check_result(case: Case, result: Any, rows: Any) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 from fuzz.inputs import case as case_of
 from fuzz.properties import SECONDS, check
 from fuzz.shrink import shown, shrunk
-from fuzz.world import Failure
+from fuzz.world import WAITING, Failure
 
 BATCH = 50
-STUCK = 3 * SECONDS  # an input that even its alarm could not end
+STUCK = 2 * WAITING * SECONDS  # an input that even its alarm could not end
 KEPT = 3  # examples of each class of failure
 
 
