@@ -20,6 +20,7 @@ Array = np.ndarray[Any, Any]
 SECONDS = 10.0  # of work on one input
 WORKING = {"float16": 2.0**-24, "bfloat16": 2.0**-24, "float32": 2.0**-24, "float64": 2.0**-53}
 STORED = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+SMALLEST = np.longdouble(1e-320)  # a bound is a float64, and there are none in between
 RESILIENT = 8.0  # times sqrt(f/(n−f)) honest spreads: searched attacks reach 2.9 of them
 
 
@@ -178,7 +179,7 @@ def check_certificate(case: Case, result: Any, rows: Array, answer: Array, out: 
             continue
         honest = share @ rows / share.sum() * scale
         moved = _norm(mean * scale - honest)
-        most = np.longdouble(result.bias_bound) * (1 + 1e-9) + size * 1e-17
+        most = np.longdouble(result.bias_bound) * (1 + 1e-9) + size * 1e-17 + SMALLEST
         if moved > most and not case.recipe.any_of(COLUMNS):
             told = f"{name}: {moved:.6g} > {result.bias_bound:.6g}, f={left}"
             raise Failure("the certificate holds at the weights", told)
@@ -202,7 +203,7 @@ def check_distance(case: Case, result: Any, answer: Array) -> None:
     share = share[~case.corrupt] / share.sum()
     honest = share @ rows * np.longdouble(result.verdict.scale)
     size = _norm(np.abs(rows).max(axis=0))
-    rounding = size * 4 * (len(rows) + 4) * WORKING[case.dtype]
+    rounding = size * 4 * (len(rows) + 4) * WORKING[case.dtype] + SMALLEST
     if result.bias_bound == 0:
         rounding += size * STORED[case.dtype]
     away = _norm(answer - honest)
