@@ -21,7 +21,7 @@ KINDS = {
     "mistakes": 3_000,
     "backward": 300,
     "threads": 150,
-    "command": 50,
+    "command": 150,
 }
 EXTRAS = {"replay": 0.2, "alone": 0.2, "permuted": 0.08, "scaled": 0.1, "shifted": 0.06}
 
@@ -65,7 +65,7 @@ class Case:
         """
         found = self.corrupt | ~self.finite
         found[list(self.odd)] = True
-        if 2 * int(found.sum()) >= self.n or np.abs(self.rows[~found]).max() > 1e300:
+        if 2 * int(found.sum()) >= self.n or float(np.abs(self.rows[~found]).max()) > 1e300:
             found[:] = True
         return found
 
