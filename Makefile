@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test lint types check clean
+.PHONY: help demo test fuzz lint types check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    see it work: a federation under attack, in a table and one page"
 	@echo "make test    run the tests            make lint    ruff"
 	@echo "make check   lint, types and tests    make types   mypy"
+	@echo "make fuzz    hostile inputs, many (ARGS='--inputs 1000000 --out record.json')"
 	@echo "make clean   remove caches and outputs (.venv stays)"
 
 demo: $(VENV)/.installed-demo
@@ -17,6 +18,9 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-test
 	$(PY) -m pytest $(ARGS)
+
+fuzz: $(VENV)/.installed-test
+	$(PY) -m fuzz $(ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(PY) -m ruff check .
