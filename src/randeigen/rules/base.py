@@ -12,6 +12,8 @@ from randeigen import engine
 from randeigen.errors import BadFraction
 from randeigen.types import Array, Geometry, Verdict
 
+STAGES = 50  # pre-aggregators that rows may go through before they are judged
+
 
 @dataclass(frozen=True)
 class TableRule:
@@ -69,6 +71,14 @@ def assumed(n: int, eps: float | None, f: int | None) -> int:
 def needed_by_both(first: Any, then: Any) -> str:
     """What two stages need: of rows that the first makes nothing is known, but by the table of all."""
     return first.needs if getattr(then, "needs", "table") == "nothing" else "table"
+
+
+def stages_of_both(first: Any, then: Any) -> int:
+    """How many pre-aggregators two parts have together; a rule by itself has none."""
+    stages = int(getattr(first, "stages", 0)) + int(getattr(then, "stages", 0))
+    if stages > STAGES:
+        raise BadFraction(f"{stages} pre-aggregators in a row; give at most {STAGES} (two or three will do).")
+    return stages
 
 
 def normalised(weights: Array) -> Array:

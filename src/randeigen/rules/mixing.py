@@ -14,7 +14,7 @@ import numpy as np
 
 from randeigen.blocks import like
 from randeigen.errors import BadFraction
-from randeigen.rules.base import TableRule, assumed, check_corruption, needed_by_both
+from randeigen.rules.base import TableRule, assumed, check_corruption, needed_by_both, stages_of_both
 from randeigen.rules.facts import Facts
 from randeigen.types import Array, Block, Geometry, Rule, Verdict
 
@@ -27,6 +27,7 @@ class PreAggregator:
     """Makes m rows of n. `pre | rule` is a rule, `pre | pre` another pre-aggregator."""
 
     one_to_one: ClassVar[bool] = True  # mixed row i stands for row i
+    stages: ClassVar[int] = 1
     needs: ClassVar[str] = "table"  # to know how to mix: that, "lengths" or "nothing"
 
     def matrix(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Array:
@@ -189,6 +190,7 @@ class Chain(PreAggregator):
         """Rows stay in place if both stages leave them there."""
         object.__setattr__(self, "one_to_one", self.first.one_to_one and self.then.one_to_one)
         object.__setattr__(self, "needs", needed_by_both(self.first, self.then))
+        object.__setattr__(self, "stages", stages_of_both(self.first, self.then))
 
     def budget(self, n: int) -> int:
         """The more fearful stage speaks for both."""
@@ -231,6 +233,7 @@ class Mixed(TableRule):
         """The parts have been checked; the geometry is the one the rule is defined on."""
         object.__setattr__(self, "geometry", self.rule.geometry)
         object.__setattr__(self, "needs", needed_by_both(self.pre, self.rule))
+        object.__setattr__(self, "stages", stages_of_both(self.pre, self.rule))
 
     def budget(self, n: int) -> int:
         """The more fearful part speaks for both; refused where so many could be half of the mixed rows."""
