@@ -68,17 +68,30 @@ def assumed(n: int, eps: float | None, f: int | None) -> int:
     return int(f)
 
 
-def needed_by_both(first: Any, then: Any) -> str:
-    """What two stages need: of rows that the first makes nothing is known, but by the table of all."""
-    return first.needs if getattr(then, "needs", "table") == "nothing" else "table"
-
-
-def stages_of_both(first: Any, then: Any) -> int:
-    """How many pre-aggregators two parts have together; a rule by itself has none."""
-    stages = int(getattr(first, "stages", 0)) + int(getattr(then, "stages", 0))
+def compose(whole: Any, first: Any, then: Any) -> None:
+    """Note of two stages what they need together, and how many there are; too many are refused."""
+    # Of rows that the first makes nothing is known, but by the table of all.
+    needs = first.needs if getattr(then, "needs", "table") == "nothing" else "table"
+    stages = int(getattr(first, "stages", 0)) + int(getattr(then, "stages", 0))  # a rule by itself has none
     if stages > STAGES:
         raise BadFraction(f"{stages} pre-aggregators in a row; give at most {STAGES} (two or three will do).")
-    return stages
+    object.__setattr__(whole, "needs", needs)
+    object.__setattr__(whole, "stages", stages)
+
+
+def budget_of_mixed(rule: Any, n: int, known: dict[tuple[int, int], int]) -> int:
+    """The greater of the two parts' of `pre | rule`; refused where so many could be half of the mixed rows.
+
+    Each part is asked once for each number of rows: asked anew from every stage before it, twenty stages
+    would ask a million times.
+    """
+    if not hasattr(rule, "pre"):
+        return int(rule.budget(n))
+    if (id(rule), n) not in known:
+        f = max(rule.pre.budget(n), budget_of_mixed(rule.rule, n, known))
+        budget_of_mixed(rule.rule, rule.pre.leaves(n, f), known)
+        known[id(rule), n] = f
+    return known[id(rule), n]
 
 
 def normalised(weights: Array) -> Array:
