@@ -82,11 +82,9 @@ class RandEigen(TableRule):
             spread = geometry.widest(mass)
             trail.see(mass, spread.variance)
             room = float(mass.sum()) - floor
-            if stop := _ended(geometry, mass, spread, room, f):
-                return trail.verdict(stop)
             share = removal_share(spread, mass)
-            if not share.any():  # the variance is rounding's own: along its direction all rows are one point
-                return trail.verdict(Stop.AGREE)
+            if stop := _ended(geometry, mass, spread, share, room, f):
+                break
             if past == calm:
                 pace = room / hurry
             if mass @ share < min(pace, room):
@@ -96,7 +94,9 @@ class RandEigen(TableRule):
             left = without_traces(left)
             trail.lost(mass, left, spread)
             mass = left
-        return trail.verdict(Stop.ROUNDS)  # coins alone come here: what they take is right on average only
+        else:  # by coins alone: what they take is right on average only
+            stop = Stop.ROUNDS
+        return trail.verdict(stop)
 
 
 def removal_share(spread: Spread, mass: Array) -> Array:
@@ -163,12 +163,13 @@ def _floor(prior: Array, f: int) -> float:
     return max(total - 2 * corruptible(prior, f)[0], total / prior.size)
 
 
-def _ended(geometry: Geometry, mass: Array, spread: Spread, room: float, f: int) -> Stop | None:
+def _ended(geometry: Geometry, mass: Array, spread: Spread, share: Array, room: float, f: int) -> Stop | None:
     if f == 0:
         return Stop.DIRECT
     if np.count_nonzero(mass) < 2:
         return Stop.LONE
-    if spread.variance <= geometry.rounding(mass):  # what is left of it is noise, and judges nobody
+    # What is left of the variance is noise and judges nobody, or along its direction all rows are one point.
+    if spread.variance <= geometry.rounding(mass) or not share.any():
         return Stop.AGREE
     if spread.variance <= LEVEL * spread.alone:
         return Stop.ROUND
