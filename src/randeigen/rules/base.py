@@ -68,14 +68,22 @@ def assumed(n: int, eps: float | None, f: int | None) -> int:
     return int(f)
 
 
+def needed_by_both(first: Any, then: Any) -> str:
+    """What two stages need: of rows that the first makes nothing is known, but by the table of all."""
+    return first.needs if getattr(then, "needs", "table") == "nothing" else "table"
+
+
+def normalised(weights: Array) -> Array:
+    """The same, summing to 1."""
+    return np.asarray(weights / weights.sum())
+
+
 def compose(whole: Any, first: Any, then: Any) -> None:
     """Note of two stages what they need together, and how many there are; too many are refused."""
-    # Of rows that the first makes nothing is known, but by the table of all.
-    needs = first.needs if getattr(then, "needs", "table") == "nothing" else "table"
     stages = int(getattr(first, "stages", 0)) + int(getattr(then, "stages", 0))  # a rule by itself has none
     if stages > STAGES:
         raise BadFraction(f"{stages} pre-aggregators in a row; give at most {STAGES} (two or three will do).")
-    object.__setattr__(whole, "needs", needs)
+    object.__setattr__(whole, "needs", needed_by_both(first, then))
     object.__setattr__(whole, "stages", stages)
 
 
@@ -92,11 +100,6 @@ def budget_of_mixed(rule: Any, n: int, known: dict[tuple[int, int], int]) -> int
         budget_of_mixed(rule.rule, rule.pre.leaves(n, f), known)
         known[id(rule), n] = f
     return known[id(rule), n]
-
-
-def normalised(weights: Array) -> Array:
-    """The same, summing to 1."""
-    return np.asarray(weights / weights.sum())
 
 
 def _is_number(value: Any) -> bool:
