@@ -30,6 +30,7 @@ from randeigen.types import Array, Geometry, Spread, Stop, Verdict
 PROMISED = {"filtering": "gamma", "zhu-filtering": "sigma", "no-regret": "sigma"}
 PROMISED |= {"chunked-filtering": "sigma", "chunked-no-regret": "sigma"}
 TRUSTING = ("fltrust", "monna")
+SLOW = ("tukey", "semidefinite")
 MIXING = ("nnm", "bucketing", "clipping:c=1.5", "arc", "nnm+nnm+nnm", "arc+bucketing", "nnm+clipping:c=0.5")
 CERTIFYING = ("randeigen", "random", "caf", "median", "trimmed-mean")
 
@@ -55,8 +56,8 @@ def tables(n: int, f: int, d: int = 8) -> dict[str, Array]:
         "a line": np.outer(np.arange(n), point),
         "doubling on a line": np.outer(2.0 ** np.minimum(np.arange(n), 40), point),
         "each on its own axis": np.eye(n, max(n, d)) * 1.1 ** np.minimum(np.arange(n), 90)[:, None],
-        "one far away": np.where(one, 1e60 * cloud, cloud),
-        "one far from one point": np.where(one, 1e60, 0.0) * np.ones(d),
+        "one far away": np.where(one, 1e30 * cloud, cloud),
+        "one far from one point": np.where(one, 1e30, 0.0) * np.ones(d),
         "rounding alone": 1 + 1e-15 * cloud,
         "every size": cloud * 10.0 ** np.linspace(-20, 20, n)[:, None],
         "twins": np.where(np.arange(n)[:, None] < n // 2, cloud, cloud[0]),
@@ -126,11 +127,11 @@ def sizes(name: str, ns: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_has_an_answer_for_every_table_and_every_prior(name: str) -> None:
     kind = "sketch" if name == "tukey" else "gram"
-    for n, f in sizes(name, (1, 2, 3, 4, 5, 11)):
+    for n, f in sizes(name, (1, 3, 11) if name in SLOW else (1, 2, 3, 4, 5, 11)):
         rule = make(name, f)
         for told, rows in tables(n, f).items():
             geometry = table_of(rows, kind)
-            for prior in priors(n).values() if n in (3, 11) else [np.ones(n)]:
+            for prior in priors(n).values() if n == 3 or (n == 11 and name not in SLOW) else [np.ones(n)]:
                 verdict = judged(rule, geometry.with_prior(prior), f)
                 if name not in TRUSTING:
                     assert not verdict.weights[prior == 0].any(), told
@@ -207,7 +208,7 @@ def test_coins_never_take_every_row(n: int) -> None:
     rows = gaussian(n, 10)
     rows[:f] += 3
     geometry = table_of(rows)
-    for seed in range(200):
+    for seed in range(200 if n < 9 else 40):
         judged(RandEigen(f=f, removal="random"), geometry, f, seed)
 
 

@@ -55,8 +55,9 @@ class CAF(TableRule):
             if spread.variance < variances[chosen]:
                 chosen, best = len(variances) - 1, mass
             left = shrunk(mass, spread.scores, geometry.prior)
-            if spread.variance <= 0 or left is mass or np.count_nonzero(left) < 2:
-                stop = Stop.AGREE if spread.variance <= 0 or left is mass else Stop.LONE
+            agree = left is mass or spread.variance <= geometry.rounding(mass)
+            if agree or np.count_nonzero(left) < 2:
+                stop = Stop.AGREE if agree else Stop.LONE
                 break
             mass = left
         spreads = tuple(geometry.unit * math.sqrt(variance) for variance in variances)
