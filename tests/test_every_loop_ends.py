@@ -38,7 +38,8 @@ CERTIFYING = ("randeigen", "random", "caf", "median", "trimmed-mean")
 def make(name: str, f: int) -> Any:
     """The rule by its name; a variance below any promised makes those that stop at one go on."""
     last = name.rpartition("+")[2]
-    return build(name + f":{PROMISED[last]}=1e-30" if last in PROMISED else name, None, f)
+    promised = f":{PROMISED[last]}=1e-30" if last in PROMISED else ""
+    return build(name + (":directions=40" if last == "tukey" else promised), None, f)
 
 
 def tables(n: int, f: int, d: int = 8) -> dict[str, Array]:
@@ -158,6 +159,14 @@ def test_mixed_rows_that_became_one_point_are_judged(mixing: str, name: str) -> 
     for rows in tables(12, 2).values():
         judged(rule, table_of(rows), 2)
     judged(rule, table_of(tables(12, 2)["a few shifted"]).with_prior(priors(12)["of every size"]), 2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
+def test_the_deepest_point_of_a_plane_is_found_in_every_table(n: int) -> None:
+    turn = 2 * np.pi * np.arange(n) / n
+    for rows in (*tables(n, n // 3, 2).values(), np.column_stack((np.cos(turn), np.sin(turn)))):
+        with within(10):
+            assert np.isfinite(aggregate(rows[:, :2], rule=build("tukey", None, 0), seed=0).mean).all()
 
 
 class Noise(Gram):
