@@ -186,7 +186,8 @@ def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:
         if j:
             new -= previous * basis[j - 1]
         new -= np.dot(np.dot(seen, new), seen)  # once more, against all: rounding lets old directions back in
-        previous, reach = math.sqrt(new @ new), max(reach, along)
+        previous = math.sqrt(new @ new)
+        reach = max(reach, abs(along), previous)  # of rounding alone the operator may be negative
         last = j + 1 == steps or previous <= 1e-14 * reach
         if last or j + 1 in CHECKS:
             values, vectors = np.linalg.eigh(inside[: j + 1, : j + 1])

@@ -11,14 +11,21 @@ from typing import Any
 
 from randeigen.cli.told import BadCall
 from randeigen.rules import MIXERS, RULES
+from randeigen.rules.base import STAGES
 from randeigen.types import Rule
 
 DEFAULT = "randeigen"
+LONGEST = 2000  # characters of a name, parameters and all
 
 
 def build(text: str, eps: float | None, f: int | None) -> Rule:
     """The rule that `name`, `name:key=value,key=value` or `mixer+name` asks for."""
+    _check_length(text, "rule")
     *mixers, last = re.split(r"\+(?=[a-z])", text)  # not the sign in 1e+20
+    if len(mixers) > STAGES:
+        raise BadCall(
+            f"rule {_cut(text)} has {len(mixers)} mixers; give at most {STAGES} (two or three will do)."
+        )
     rule: Rule = made(last, RULES, "rule", eps, f)
     for mixer in reversed(mixers):
         rule = made(mixer, MIXERS, "mixer", eps, f) | rule
@@ -33,6 +40,7 @@ def made(
     f: int | None = None,
 ) -> Any:
     """What `name` or `name:key=value,key=value` asks for, of these; eps and f go to those that take them."""
+    _check_length(text, kind)
     name, colon, rest = text.partition(":")
     if name not in known:
         near = _closest(name, known)
@@ -70,13 +78,23 @@ def _value(key: str, text: str, kind: str) -> Any:
         number = int(text) if kind.startswith("int") else float(text)
         if math.isfinite(number) and text == text.strip():
             return number
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         pass
     raise BadCall(f"{key}={text!r} is not a value; give one like {key}={_example(kind)}.")
 
 
 def _example(kind: str) -> str:
     return "true" if kind.startswith("bool") else "3" if kind.startswith("int") else "0.5"
+
+
+def _check_length(text: str, kind: str) -> None:
+    if len(text) > LONGEST:
+        raise BadCall(f"{kind} {_cut(text)} has {len(text):,} characters; give at most {LONGEST:,}.")
+
+
+def _cut(text: str) -> str:
+    """The beginning of a long name, to know it by."""
+    return repr(text if len(text) <= 40 else text[:40] + "...")
 
 
 def _closest(name: str, known: Mapping[str, Any]) -> str:

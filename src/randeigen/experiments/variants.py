@@ -15,6 +15,8 @@ from randeigen.certificate import bound, corruptible
 from randeigen.rules.randeigen import NEGLIGIBLE, TRACE, weighted_median, without_traces
 from randeigen.types import Array, Geometry, Spread, Stop, Verdict
 
+TINY = float(np.finfo(float).tiny)
+
 
 @dataclass(frozen=True)
 class SoftFilter:
@@ -34,9 +36,8 @@ class SoftFilter:
         say = self.say(np.array(masses), np.array(variances), np.array(bounds))
         mass = say @ np.minimum(geometry.prior, self.restored * np.array(masses))
         mass = without_traces(mass, self.trace)
-        return Verdict(
-            mass / mass.sum(), Stop.BUDGET, spreads=tuple(np.sqrt(variances)), bounds=tuple(bounds)
-        )
+        # No bounds: those of the rounds are not that of their blend.
+        return Verdict(mass / mass.sum(), Stop.BUDGET, spreads=tuple(np.sqrt(variances)))
 
     def rounds(self, geometry: Geometry, f: int) -> tuple[list[Array], list[float]]:
         """The masses before each round and the widest variance under them."""
@@ -51,6 +52,8 @@ class SoftFilter:
             if room <= NEGLIGIBLE * mass.sum() or spread.variance <= geometry.rounding(mass):
                 break
             share = self.share(spread, mass)
+            if not share.any():
+                break
             if self.short_last:
                 share = share * min(1.0, room / float(mass @ share))
             mass = without_traces(mass * (1 - share))
@@ -61,7 +64,7 @@ class SoftFilter:
         live = mass > 0
         middle = 0.0 if self.centre == "mean" else weighted_median(spread.places[live], mass[live])
         away = np.where(live, abs(spread.places - middle), 0.0)
-        return np.asarray((away / away.max()) ** self.sharpness)
+        return np.asarray((away / max(away.max(), TINY)) ** self.sharpness)
 
     def say(self, masses: Array, variances: Array, bounds: Array) -> Array:
         """(rounds,) how much each counts."""

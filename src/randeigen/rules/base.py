@@ -12,6 +12,8 @@ from randeigen import engine
 from randeigen.errors import BadFraction
 from randeigen.types import Array, Geometry, Verdict
 
+STAGES = 50  # pre-aggregators that rows may go through before they are judged
+
 
 @dataclass(frozen=True)
 class TableRule:
@@ -91,6 +93,30 @@ def needed_by_both(first: Any, then: Any) -> str:
 def normalised(weights: Array) -> Array:
     """The same, summing to 1."""
     return np.asarray(weights / weights.sum())
+
+
+def compose(whole: Any, first: Any, then: Any) -> None:
+    """Note of two stages what they need together, and how many there are; too many are refused."""
+    stages = int(getattr(first, "stages", 0)) + int(getattr(then, "stages", 0))  # a rule by itself has none
+    if stages > STAGES:
+        raise BadFraction(f"{stages} pre-aggregators in a row; give at most {STAGES} (two or three will do).")
+    object.__setattr__(whole, "needs", needed_by_both(first, then))
+    object.__setattr__(whole, "stages", stages)
+
+
+def budget_of_mixed(rule: Any, n: int, known: dict[tuple[int, int], int]) -> int:
+    """The greater of the two parts' of `pre | rule`; refused where so many could be half of the mixed rows.
+
+    Each part is asked once for each number of rows: asked anew from every stage before it, twenty stages
+    would ask a million times.
+    """
+    if not hasattr(rule, "pre"):
+        return int(rule.budget(n))
+    if (id(rule), n) not in known:
+        f = max(rule.pre.budget(n), budget_of_mixed(rule.rule, n, known))
+        budget_of_mixed(rule.rule, rule.pre.leaves(n, f), known)
+        known[id(rule), n] = f
+    return known[id(rule), n]
 
 
 def _is_number(value: Any) -> bool:

@@ -42,7 +42,9 @@ class Bulyan(TableRule):
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """Even weights on the rows that Krum picks."""
         _demand(geometry.n, f)
-        picked = _picks(geometry.distances(), f)
+        live = np.flatnonzero(geometry.prior)  # a row that the caller gave no mass is never picked
+        apart = geometry.distances()[np.ix_(live, live)]
+        picked = live[_picks(apart, f, min(geometry.n - 2 * f, live.size))]
         weights = np.zeros(geometry.n)
         weights[picked] = 1 / picked.size
         return Verdict(weights, Stop.DIRECT, notes=(f"Krum picked {picked.size} of {geometry.n} rows",))
@@ -50,7 +52,7 @@ class Bulyan(TableRule):
     def merge(self, columns: slice, block: Any, f: int, verdict: Verdict) -> Any:
         """(b,) of each column the β numbers nearest the median of the picked rows, averaged."""
         picked = np.flatnonzero(verdict.weights).tolist()
-        beta = len(picked) - 2 * f
+        beta = max(len(picked) - 2 * f, 1)
         return by_strips(block, lambda lines: mean_of_nearest(lines, median(lines), beta), picked)
 
 
@@ -62,12 +64,11 @@ def _demand(n: int, f: int) -> None:
         )
 
 
-def _picks(apart: Array, f: int) -> NDArray[np.intp]:
+def _picks(apart: Array, f: int, count: int) -> NDArray[np.intp]:
     """The rows Krum picks, one at a time from those left."""
-    n = apart.shape[0]
-    left = np.arange(n)
+    left = np.arange(apart.shape[0])
     picked = []
-    for _ in range(n - 2 * f):
+    for _ in range(count):
         near = max(left.size - f - 2, 1)
         # The row itself, at distance 0, is among the nearest and adds nothing.
         among = apart[np.ix_(left, left)]

@@ -115,6 +115,8 @@ class CenteredClipping(TableRule):
             moved = share * clipped(away, float(tau))
             centre = centre * (1 - moved.sum()) + np.append(moved, 0.0)
         weights = centre[:-1]
+        if not weights.any():  # the centre never left the origin
+            return Verdict(share, Stop.ROUNDS, scale=0.0)
         return Verdict(normalised(weights), Stop.ROUNDS, scale=float(weights.sum()) if centre[-1] else 1.0)
 
 
@@ -150,6 +152,8 @@ class NormClipping(TableRule):
         lengths = np.sqrt(geometry.lengths())
         limit = np.median(lengths) if self.limit is None else self.limit / geometry.unit
         left = normalised(geometry.prior) * clipped(lengths, float(limit))
+        if not left.any():  # rows that have mass were clipped to nothing
+            return Verdict(normalised(geometry.prior), Stop.DIRECT, scale=0.0)
         return Verdict(normalised(left), Stop.DIRECT, scale=float(left.sum()))
 
 

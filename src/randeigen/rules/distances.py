@@ -140,6 +140,8 @@ class MoNNA(TrustingRule):
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """Equal weight on the nearest."""
         kept = smallest(geometry.distances_from(self.trusted), geometry.n - f)
+        if not geometry.prior[kept].any():
+            return Verdict(lone(geometry, self.trusted), Stop.DIRECT)
         return Verdict(mean_of(geometry, kept), Stop.DIRECT)
 
 
@@ -215,9 +217,9 @@ def smallest(values: Array, count: int) -> Mask:
 
 
 def mean_of(geometry: Geometry, kept: Mask) -> Weights:
-    """The weights of the plain mean of these rows; by their mass where the caller gave them any."""
+    """The weights of the mean of these rows by their mass; of all rows where none of these has any."""
     mass = np.where(kept, geometry.prior, 0.0)
-    return normalised(mass if mass.any() else np.where(kept, 1.0, 0.0))
+    return normalised(mass if mass.any() else geometry.prior)
 
 
 def lone(geometry: Geometry, row: int) -> Weights:

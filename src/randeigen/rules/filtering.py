@@ -54,7 +54,8 @@ class Filtering(TableRule):
         """Algorithm 2."""
 
         def ended(spreads: list[float], left: int) -> Stop | None:
-            return Stop.NARROW if spreads[-1] ** 2 < self.gamma else None
+            square = spreads[-1] * spreads[-1]  # of 1e200 this is infinite, where ** 2 is an error
+            return Stop.NARROW if square < self.gamma else None
 
         return remove_at_random(geometry, _rounds(self, geometry.n, f), geometry.widest, ended, rng)
 
@@ -142,7 +143,8 @@ def remove_at_random(
 
 def _published_end(n: int, eps: float) -> Callable[[list[float], int], Stop | None]:
     def ended(spreads: list[float], left: int) -> Stop | None:
-        if len(spreads) > 1 and abs((spreads[-1] / spreads[-2]) ** 2 - 1) <= CONVERGED:
+        change = spreads[-1] / spreads[-2] if len(spreads) > 1 and spreads[-2] > 0 else math.inf
+        if abs(change * change - 1) <= CONVERGED:
             return Stop.CONVERGED
         return Stop.FLOOR if left <= (1 - 5 * eps) * n else None
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from randeigen.blocks import like
 from randeigen.errors import BadFraction
-from randeigen.rules.base import TableRule, assumed, check_corruption, needed_by_both
+from randeigen.rules.base import TableRule, assumed, budget_of_mixed, check_corruption, compose
 from randeigen.rules.facts import Facts
 from randeigen.types import Array, Block, Geometry, Rule, Verdict
 
@@ -27,6 +27,7 @@ class PreAggregator:
     """Makes m rows of n. `pre | rule` is a rule, `pre | pre` another pre-aggregator."""
 
     one_to_one: ClassVar[bool] = True  # mixed row i stands for row i
+    stages: ClassVar[int] = 1
     needs: ClassVar[str] = "table"  # to know how to mix: that, "lengths" or "nothing"
 
     def matrix(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Array:
@@ -53,7 +54,10 @@ class PreAggregator:
             return Chain(self, other)
         if not callable(getattr(other, "weigh", None)):
             return NotImplemented
-        if not self.one_to_one and hasattr(other, "trusted"):
+        last = other
+        while isinstance(last, Mixed):
+            last = last.rule
+        if not self.one_to_one and hasattr(last, "trusted"):
             raise BadFraction(f"{other!r} trusts one row by its place, and {self!r} leaves no row in place.")
         return (MixedColumns if callable(getattr(other, "merge", None)) else Mixed)(self, other)
 
@@ -90,8 +94,8 @@ class NNM(_Fearful):
 
     def matrix(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Array:
         """Each line even over the nearest rows, or as the prior has it."""
-        n = geometry.n
-        near = np.argsort(geometry.distances(), axis=1, kind="stable")[:, : n - f]
+        apart = geometry.distances() - np.eye(n := geometry.n)  # itself is the nearest, its twin the next
+        near = np.argsort(apart, axis=1, kind="stable")[:, : n - f]
         member = np.zeros((n, n))
         np.put_along_axis(member, near, 1.0, axis=1)
         return _means(member, geometry.prior)
@@ -135,7 +139,7 @@ class Bucketing(PreAggregator):
     def matrix(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Array:
         """Each line even over the rows of a bucket, or as the prior has it."""
         member = np.zeros((self.leaves(geometry.n, f), geometry.n))
-        member[np.arange(geometry.n) // self.s, rng.permutation(geometry.n)] = 1.0
+        member[np.arange(geometry.n) // min(self.s, geometry.n), rng.permutation(geometry.n)] = 1.0
         return _means(member, geometry.prior)
 
 
@@ -188,7 +192,7 @@ class Chain(PreAggregator):
     def __post_init__(self) -> None:
         """Rows stay in place if both stages leave them there."""
         object.__setattr__(self, "one_to_one", self.first.one_to_one and self.then.one_to_one)
-        object.__setattr__(self, "needs", needed_by_both(self.first, self.then))
+        compose(self, self.first, self.then)
 
     def budget(self, n: int) -> int:
         """The more fearful stage speaks for both."""
@@ -230,13 +234,11 @@ class Mixed(TableRule):
     def __post_init__(self) -> None:
         """The parts have been checked; the geometry is the one the rule is defined on."""
         object.__setattr__(self, "geometry", self.rule.geometry)
-        object.__setattr__(self, "needs", needed_by_both(self.pre, self.rule))
+        compose(self, self.pre, self.rule)
 
     def budget(self, n: int) -> int:
         """The more fearful part speaks for both; refused where so many could be half of the mixed rows."""
-        f = max(self.pre.budget(n), self.rule.budget(n))
-        self.rule.budget(self.pre.leaves(n, f))
-        return f
+        return budget_of_mixed(self, n, {})
 
     def among(self, alive: Any) -> Mixed:
         """The same for these rows alone: a rule that trusts one of them must find it again."""

@@ -138,7 +138,7 @@ class Semidefinite(TableRule):
         """Programme after programme, each from the last one's mean."""
         start = RandEigen(f=f).weigh(geometry, f, rng)
         wild = far_out(geometry, f)
-        live = np.flatnonzero(~wild)
+        live = np.flatnonzero(~wild & (geometry.prior > 0))
         points = _coordinates(geometry.pick(live).distances())
         if f and points.shape[1] > SDP_RANK:
             raise BadRows(
@@ -149,7 +149,7 @@ class Semidefinite(TableRule):
         if f == 0 or points.shape[1] == 0:
             weights = normalised(np.where(wild, 0.0, geometry.prior))
             return Verdict(weights, Stop.DIRECT if f == 0 else Stop.AGREE, wild=wild)
-        cap, w = 1 / (geometry.n - f), start.weights[live]
+        cap, w = 1 / min(geometry.n - f, live.size), start.weights[live]
         weights, spreads, stop = start.weights, list[float](), Stop.ROUNDS
         for _ in range(self.rounds):
             found = lightest(points - w @ points / w.sum(), cap)

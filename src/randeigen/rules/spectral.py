@@ -48,16 +48,18 @@ class CAF(TableRule):
         variances: list[float] = []
         bounds: list[float] = []
         chosen, stop = 0, Stop.DIRECT if f == 0 else Stop.BUDGET
-        while mass.sum() > floor:
+        while mass.sum() > floor:  # each round but the last silences a row, so there are n at most
             spread = geometry.widest(mass)
             variances.append(spread.variance)
             bounds.append(bound(geometry, mass, f, spread.variance))
             if spread.variance < variances[chosen]:
                 chosen, best = len(variances) - 1, mass
-            mass = shrunk(mass, spread.scores, geometry.prior)
-            if spread.variance <= 0 or np.count_nonzero(mass) < 2:
-                stop = Stop.AGREE if spread.variance <= 0 else Stop.LONE
+            left = shrunk(mass, spread.scores, geometry.prior)
+            agree = left is mass or spread.variance <= geometry.rounding(mass)
+            if agree or np.count_nonzero(left) < 2:
+                stop = Stop.AGREE if agree else Stop.LONE
                 break
+            mass = left
         spreads = tuple(geometry.unit * math.sqrt(variance) for variance in variances)
         return Verdict(
             normalised(best), stop, spreads=spreads, bounds=tuple(bounds), chosen=chosen, wild=wild
@@ -97,7 +99,7 @@ class DnC(TableRule):
         mass = np.where(wild, 0.0, geometry.prior)
         spread = geometry.widest(mass)
         scores = np.where(mass > 0, spread.scores, np.inf)
-        stay = max(geometry.n - int(self.c * f + 1e-9), 1)
+        stay = max(geometry.n - int(min(self.c * f + 1e-9, geometry.n)), 1)
         kept = smallest(scores, stay) & (mass > 0)
         spreads = (geometry.unit * math.sqrt(spread.variance),)
         return Verdict(mean_of(geometry, kept), Stop.DIRECT, spreads=spreads, wild=wild)
@@ -180,8 +182,8 @@ def zhu_filter_weights(
             stop = Stop.NARROW
             break
         left = shrunk(mass, spread.scores, geometry.prior)
-        if np.count_nonzero(left) == 0:
-            stop = Stop.LONE
+        if left is mass or np.count_nonzero(left) == 0:
+            stop = Stop.AGREE if left is mass else Stop.LONE
             break
         mass = left
     last = max(len(spreads) - 1, 0)
@@ -194,23 +196,27 @@ def no_regret_weights(geometry: Geometry, f: int, sigma: float, expansion: float
     kept = smallest(krum_scores(np.sqrt(between), n - f - 2), n - f) & (geometry.prior > 0)
     mass, spreads, stop = mean_of(geometry, kept), [], Stop.ROUNDS
     cap = mass / (1 - f / n)
-    diameter = between[np.ix_(kept, kept)].max()
+    diameter = between[np.ix_(kept, kept)].max(initial=0.0)
     for _ in range(2 * f * (n - f) // n):
         spread = geometry.widest(mass)
         spreads.append(geometry.unit * math.sqrt(spread.variance))
         if diameter <= 0 or narrow(geometry, spread.variance, sigma, expansion):
             stop = Stop.NARROW
             break
-        mass = under_cap(mass * (1 - 0.5 * spread.scores / diameter), cap)
+        # No score is above the squared diameter; where both are rounding's own, it could seem so.
+        mass = under_cap(mass * (1 - 0.5 * np.minimum(spread.scores, diameter) / diameter), cap)
     last = max(len(spreads) - 1, 0)
     return Verdict(mass, stop, spreads=tuple(spreads), chosen=last)
 
 
 def shrunk(mass: Array, scores: Array, prior: Array) -> Array:
-    """The mass left after a soft removal; what is negligible goes, or it would set the next scale."""
+    """The mass left after a soft removal; what is negligible goes, or it would set the next scale.
+
+    The very same mass where no row is further out than the others; else at least one row's is gone.
+    """
     live = mass > 0
     furthest = scores.max(where=live, initial=0.0)
-    if furthest <= 0:
+    if not furthest > 0:
         return mass
     left = np.where(live, mass * (1 - scores / furthest), 0.0)
     return np.where(left > NEGLIGIBLE * prior, left, 0.0)
@@ -218,7 +224,7 @@ def shrunk(mass: Array, scores: Array, prior: Array) -> Array:
 
 def narrow(geometry: Geometry, variance: float, sigma: float, expansion: float) -> bool:
     """Whether the cloud is as narrow as honest rows were promised to be; sigma is a variance."""
-    return variance <= 0 or variance * geometry.unit**2 <= math.sqrt(expansion) * sigma
+    return variance <= 0 or variance * geometry.unit * geometry.unit <= math.sqrt(expansion) * sigma
 
 
 def under_cap(weights: Array, cap: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from randeigen.rules.randeigen import far_out
 from randeigen.types import Array, Geometry, Mask, Stop, Verdict
 
 PATIENCE = 60.0  # seconds that a search may take: more is refused, as far as it can be foreseen
+SO_FAR = "the best choice seen, since "
+FLAT = 1e-14  # of all scatter: what is left of it is rounding, and nothing is narrower
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,9 @@ class MDA(TableRule):
     `ties="first"` keeps the first rows instead, as byzfl does.
 
     Cost: n²·d for the table, then at worst 1.47^f·n² and in practice 1.1^f·n² (n = 30, f = 6: milliseconds);
-    refused beyond `patience` seconds. Breaks down at half the rows. Blind to liars within the honest
-    diameter, which grows like sqrt(d).
+    refused where that is more than `patience` seconds, and ended there with the tightest set so far where
+    the rows make it so. Breaks down at half the rows. Blind to liars within the honest diameter, which grows
+    like sqrt(d).
     """
 
     ties: str = "central"
@@ -60,12 +63,16 @@ class MDA(TableRule):
         between, n = geometry.distances(), geometry.n
         central = np.argsort(krum_scores(between, n - f - 1), kind="stable")
         order = central if self.ties == "central" else np.arange(n)
-        kept = TightSearch(between, f, self._clock(n, f)).run(order)
-        return Verdict(mean_of(geometry, kept), Stop.DIRECT)
+        search = TightSearch(between, f, self._clock(n, f))
+        try:
+            return Verdict(mean_of(geometry, search.run(order)), Stop.DIRECT)
+        except Unfinished as unfinished:  # the rows' doing, not the caller's
+            kept = np.isin(np.arange(n), central[: n - f]) if search.found is None else search.found
+            return Verdict(mean_of(geometry, kept), Stop.ROUNDS, notes=(f"{SO_FAR}{unfinished}",))
 
     def _clock(self, n: int, f: int) -> Clock:
         # Distances drawn without any geometry are the hardest met: 20,000 steps at f = 50, a million at 100.
-        return Clock(type(self).__name__, n, f, self.patience, 1e-6 * n, 300 * 1.09**f)
+        return Clock(type(self).__name__, n, f, self.patience, 1e-6 * n, 300 * 1.09 ** min(f, 8000))
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,8 @@ class SMEA(TableRule):
     below the best set found are not looked at. Rows 10,000 times further out than the median row are
     removed first: no set that holds one is narrow.
 
-    Cost: n²·d for the table, then up to C(n, f)·n³ (n = 30, f = 6: seconds); refused beyond `patience`
-    seconds. Breaks down at half the rows. Blind to liars that hide inside the honest spread.
+    Cost: n²·d for the table, then up to C(n, f)·n³ (n = 30, f = 6: seconds); refused, or ended, beyond
+    `patience` seconds as MDA is. Breaks down at half the rows. Blind to liars inside the honest spread.
     """
 
     patience: float = PATIENCE
@@ -100,13 +107,22 @@ class SMEA(TableRule):
         wild, clock = far_out(geometry, f), self._clock(geometry.n, f)
         near = np.flatnonzero(~wild)
         search = NarrowSearch(products(geometry)[np.ix_(near, near)], f - int(wild.sum()), clock)
-        kept = np.zeros(geometry.n, dtype=bool)
-        kept[near[search.run()]] = True
-        return Verdict(mean_of(geometry, kept), Stop.DIRECT, wild=wild)
+        stop, notes = Stop.DIRECT, tuple[str, ...]()
+        try:
+            search.run()
+        except Unfinished as unfinished:
+            stop, notes = Stop.ROUNDS, (f"{SO_FAR}{unfinished}",)
+        kept = np.isin(np.arange(geometry.n), near[search.found])
+        return Verdict(mean_of(geometry, kept), stop, wild=wild, notes=notes)
 
     def _clock(self, n: int, f: int) -> Clock:
         # A shapeless cloud in many dimensions is the hardest met: one choice in 60 has to be looked at.
-        return Clock(type(self).__name__, n, f, self.patience, 1e-4 + 2e-7 * n**2, math.comb(n, f) / 20)
+        choices = float(math.comb(n, f)) if n < 1000 or f == 0 else math.inf
+        return Clock(type(self).__name__, n, f, self.patience, 1e-4 + 2e-7 * n**2, choices / 20)
+
+
+class Unfinished(BadFraction):
+    """A search took longer than sizes let foresee."""
 
 
 @dataclass
@@ -124,16 +140,16 @@ class Clock:
     def __post_init__(self) -> None:
         """Refuse what can be foreseen to take too long."""
         if self.likely * self.step > self.patience:
-            self._refuse(f"may take {in_words(self.likely * self.step)}")
+            raise BadFraction(self._told(f"may take {in_words(self.likely * self.step)}"))
 
     def tick(self) -> None:
         """One step."""
         self.steps += 1
         if self.steps * self.step > self.patience:
-            self._refuse(f"is not done after {self.steps:,} steps")
+            raise Unfinished(self._told(f"is not done after {self.steps:,} steps"))
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise BadFraction(
+    def _told(self, what: str) -> str:
+        return (
             f"{self.name} of n={self.n} rows with f={self.f} {what}, and patience is "
             f"{in_words(self.patience)}; give fewer rows, a smaller f, or a longer patience=, in seconds."
         )
@@ -146,6 +162,7 @@ class TightSearch:
     between: Array  # (n, n) squared distances
     f: int
     clock: Clock
+    found: Mask | None = None  # the tightest choice so far
 
     def run(self, order: NDArray[np.intp]) -> Mask:
         """(n,) which rows; of several choices the one that keeps the first in `order`."""
@@ -153,12 +170,12 @@ class TightSearch:
         low, high = 0, radii.size - 1  # a diameter of radii[high] can be had
         while low < high:
             middle = (low + high) // 2
-            if self._cover(conflicts(self.between, radii[middle]), (1 << n) - 1, self.f) is None:
+            cover = self._cover(conflicts(self.between, radii[middle]), (1 << n) - 1, self.f)
+            if cover is None:
                 low = middle + 1
             else:
-                high = middle
-        removed = self._sparing(conflicts(self.between, radii[high]), order)
-        return np.array([not removed >> i & 1 for i in range(n)])
+                high, self.found = middle, ~np.isin(np.arange(n), bits(cover))
+        return ~np.isin(np.arange(n), bits(self._sparing(conflicts(self.between, radii[high]), order)))
 
     def _cover(self, edges: list[int], alive: int, budget: int) -> int | None:
         """At most `budget` rows that touch every conflict among those alive; None if no such rows exist.
@@ -233,7 +250,8 @@ class NarrowSearch:
     def run(self) -> list[int]:
         """The n − f rows."""
         self._greedy()
-        self._search(list(range(self.inner.shape[0])), list(range(self.inner.shape[0])), self.f)
+        if self.best > FLAT * float(self.inner.trace()):
+            self._search(list(range(self.inner.shape[0])), list(range(self.inner.shape[0])), self.f)
         return self.found
 
     def _greedy(self) -> None:
