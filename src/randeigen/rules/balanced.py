@@ -19,7 +19,7 @@ from randeigen.types import Array, Geometry, Spread, Stop, Verdict, Weights
 PREFERENCES = (1.0, -1.0, 0.6, -0.6, 0.3, -0.3)  # for one side of the top direction: 1 spares the other
 STEPS = 6  # eigenproblems of a hypothesis that prefers one side
 NEAR_TOP = 0.5  # of the largest score: rows below it wait for another look at the top direction
-FAR_WIDER = 9.0  # squared: rows that make all others this much wider are in no hypothesis worth a look
+FAR_WIDER = 100.0  # squared: sets this much wider than the narrowest hardly pull, and are not looked at
 LINE = 1e-6  # of the variance beyond the top direction: rows on a line, where the windows are exact
 TIE = 1e-9  # relative: scores this close are equal, and what is removed is shared between them
 FLOOR = 1e-9  # of the widest: no hypothesis is narrower than that
