@@ -18,6 +18,7 @@ from randeigen.types import Array, Geometry, Spread, Stop, Verdict, Weights
 
 PREFERENCES = (1.0, -1.0, 0.6, -0.6, 0.3, -0.3)  # for one side of the top direction: 1 spares the other
 STEPS = 6  # eigenproblems of a hypothesis that prefers one side
+PART = 3  # at most this part of what is to be removed goes at once where no side is preferred
 NEAR_TOP = 0.5  # of the largest score: rows below it wait for another look at the top direction
 FAR_WIDER = 100.0  # squared: sets this much wider than the narrowest hardly pull, and are not looked at
 LINE = 1e-6  # of the variance beyond the top direction: rows on a line, where the windows are exact
@@ -177,7 +178,7 @@ def hypotheses(geometry: Geometry, f: int, first: Spread) -> Hypotheses:
     whole = np.ones(geometry.n)
     path = [(whole, float(f), first)]
     while path[-1][1] > TIE * f and len(path) <= f:
-        path.append(_step(geometry, *path[-1], 0.0, None, f - len(path) + 1))
+        path.append(_step(geometry, *path[-1], 0.0, None, PART if len(path) < f else 1))
     narrow = path[-1]
     found = [narrow]
     # Rows that are far out whatever the preference are removed once, for all.
@@ -200,16 +201,16 @@ def _step(
     spread: Spread,
     preference: float,
     side: Array | None,
-    steps: int,
+    parts: int,
 ) -> tuple[Array, float, Spread]:
-    """Remove rows far out along the top direction, at most what is `left`; all of it in the last step."""
+    """Remove rows far out along the top direction, at most this part of what is `left`: all if it is 1."""
     places = spread.places
     if side is not None and (share * geometry.prior * places) @ side < 0:
         places = -places
     scores = np.where(places > 0, (1 + preference) * places, (preference - 1) * places)
     scores = np.where(share > 0, scores, -1.0)
     near = float(share[scores >= NEAR_TOP * scores.max()].sum())
-    amount = left if steps <= 1 else min(math.ceil(left / steps), max(near, 1.0), left)
+    amount = left if parts <= 1 else min(math.ceil(left / parts), max(near, 1.0), left)
     share = without(share, scores, amount)
     return share, left - amount, geometry.widest(share * geometry.prior)
 
