@@ -275,9 +275,16 @@ class TestTheSearch:
 
 
 class TestTheDocument:
-    """docs/departures.md and results/search.json."""
+    """docs/departures.md, results/search.json and results/balanced.json."""
 
     record = json.loads((ROOT / "results" / "search.json").read_text())
+
+    def test_its_other_tables_are_those_of_their_record(self) -> None:
+        pytest.importorskip("torch")
+        found = json.loads((ROOT / "results" / "balanced.json").read_text())
+        text = (ROOT / "docs" / "departures.md").read_text()
+        drawn = load("balanced_rule").tables(found)
+        assert redrawn(text, drawn) == text, "run benchmarks/balanced_rule.py --redraw"
 
     def test_its_table_is_that_of_the_record(self) -> None:
         text = (ROOT / "docs" / "departures.md").read_text()

@@ -87,13 +87,13 @@ class Balanced(TableRule):
             return filtered
         held, rest = corruptible(shown.prior, left)
         bound = math.sqrt(held / (rest - held)) if rest > held else math.inf
-        # The plain mean is within sqrt(held/rest·variance) of every hypothesis, whose variance is at least
-        # what one typical row of it makes it: where that meets the bound nothing is left to balance.
-        if first.variance * (rest - held) <= first.alone * rest:
-            return filtered
-        start = normalised(filtered.weights[live]) if filtered.weights[live].any() else shown.prior
+        start = normalised(filtered.weights[live])
         if is_line(shown, first.variance):
             weights, moved = balance_on_line(first.places, shown.prior, left, start, self._limit(bound))
+        elif first.variance * (rest - held) <= first.alone * rest:
+            # The plain mean is within sqrt(held/rest·variance) of every hypothesis, and none is much narrower
+            # than its typical row alone makes it: that meets the bound, and a filter removes next to nothing.
+            return filtered
         else:
             found = hypotheses(shown, left, first)
             weights, moved = self._balance(shown, found, start, self._limit(bound))
