@@ -65,7 +65,7 @@ def rate(place: Laboratory, weights: Any, trial: tuple[Any, Any]) -> float:
 
 
 class TestEveryAttack:
-    @pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"adaptive", "mpa", "dba"}))
+    @pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"adaptive", "search", "mpa", "dba"}))
     def test_it_sends_m_finite_rows_that_are_not_the_honest_ones(self, name: str) -> None:
         attack = ATTACKS[name].make()
         place, calm = lab(attack, epochs=1), lab(epochs=1)
@@ -82,6 +82,13 @@ class TestEveryAttack:
         place = Laboratory.of(spec, None, ATTACKS["adaptive"].make(tries=3), None, None, "cpu")
         rows = place.rows(1, place.scene.first, np.arange(10), 2)
         assert bool(rows.isfinite().all())
+
+    def test_the_searching_one_moves_this_very_rule_and_repeats_with_its_coins(self) -> None:
+        spec = Spec(clients=10, eps=0.2, attack="search", rule="randeigen", epochs=1)
+        place = Laboratory.of(spec, None, ATTACKS["search"].make(budget=12), None, None, "cpu")
+        one, other = (place.rows(1, place.scene.first, np.arange(10), 2) for _ in range(2))
+        assert bool(one.isfinite().all())
+        assert torch.equal(one, other)
 
     def test_it_is_shown_only_what_it_says_it_sees(self) -> None:
         full = Sight(2, 10, honest=1, own=2, weights=3, sizes=(4,), sigma=5.0, weigh=len)

@@ -154,6 +154,7 @@ class Stop(str, Enum):
     FLOOR = "the set shrank to the published floor"
     NARROW = "the widest variance is below the given threshold"
     ROUNDS = "the allowed rounds are used up"
+    BALANCED = "the answer lies between all sets of rows that may be the honest ones"
     EMPTY = "every row was removed: the published rule has no answer, so the last rows left stand in"
 
 

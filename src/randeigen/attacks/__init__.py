@@ -4,6 +4,7 @@ from randeigen.attacks.adaptive import Hidden
 from randeigen.attacks.coordinate import ALIE, TrimmedMeanAttack
 from randeigen.attacks.craft import IPM, Attack, Far, Mimic, Noise, Orthogonal, SignFlip, SqrtD, ZeroUpdate
 from randeigen.attacks.distance import KrumAttack, MinMax, MinSum
+from randeigen.attacks.omniscient import Found, Search, search
 from randeigen.attacks.spectral import HIDRA, SHIPPED_HIDRA, AntiDnC
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "AntiDnC",
     "Attack",
     "Far",
+    "Found",
     "Hidden",
     "KrumAttack",
     "Mimic",
@@ -21,10 +23,12 @@ __all__ = [
     "MinSum",
     "Noise",
     "Orthogonal",
+    "Search",
     "SignFlip",
     "SqrtD",
     "TrimmedMeanAttack",
     "ZeroUpdate",
+    "search",
 ]
 
 CRAFTED: dict[str, Attack] = {
@@ -48,4 +52,4 @@ CRAFTED: dict[str, Attack] = {
     "krum": KrumAttack(),
     "anti-dnc": AntiDnC(),
     "mimic": Mimic(),
-}  # Hidden is not here: it must be told which rule it attacks
+}  # Hidden and Search are not here: they must be told which rule they attack

@@ -15,7 +15,7 @@ from randeigen.attacks.distance import KrumAttack, MinMax, MinSum
 from randeigen.attacks.matching import GradientMatching
 from randeigen.attacks.mpa import MPA
 from randeigen.attacks.poisons import FlippedLabels, Trigger
-from randeigen.attacks.sight import TMA, Adaptive, ChunkedHIDRA, Crafted
+from randeigen.attacks.sight import TMA, Adaptive, ChunkedHIDRA, Crafted, Searching
 from randeigen.attacks.spectral import HIDRA, AntiDnC
 from randeigen.attacks.subpopulation import Subpopulation
 from randeigen.attacks.training import MRA, LabelFlip
@@ -141,6 +141,13 @@ ATTACKS: Mapping[str, Entry] = {
         UNTARGETED,
         "all honest updates and the rule",
         "tries out what biases this very rule most",
+        "randeigen",
+    ),
+    "search": Entry(
+        Searching,
+        UNTARGETED,
+        "all honest updates and the rule",
+        "searches numerically for what biases this very rule most",
         "randeigen",
     ),
 }

@@ -16,6 +16,7 @@ from numpy.random import Generator
 
 from randeigen.attacks.adaptive import Hidden
 from randeigen.attacks.craft import Attack
+from randeigen.attacks.omniscient import Search
 from randeigen.attacks.spectral import PUBLISHED_HIDRA
 from randeigen.types import Weights
 
@@ -173,3 +174,16 @@ class Adaptive:
         assert sight.weigh is not None
         distances = tuple(float(t) for t in np.geomspace(0.5, 16, self.tries))
         return Crafted(Hidden(sight.weigh, distances, refine=1)).craft(sight, rng)
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The same by CMA-ES in every round: at most `budget` runs of the server's rule."""
+
+    budget: int = 200
+    sees = ("honest", "weigh")
+
+    def craft(self, sight: Sight, rng: Generator) -> Tensor:
+        """(m, d) corrupt rows."""
+        assert sight.weigh is not None
+        return Crafted(Search(sight.weigh, self.budget)).craft(sight, rng)

@@ -17,7 +17,7 @@ from randeigen.rules.facts import Facts
 # By the module a rule lives in: the family's name, and what its members have in common.
 FAMILIES = {
     "The default": ("randeigen",),
-    "Spectral filters": ("filtering", "spectral", "chunked"),
+    "Spectral filters": ("balanced", "filtering", "spectral", "chunked"),
     "Distances": ("distances", "subsets", "bulyan"),
     "Centres": ("plain", "centres"),
     "Column by column": ("columns",),

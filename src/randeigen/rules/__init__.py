@@ -3,6 +3,7 @@
 A rule sees how the rows lie to each other, never their columns; only those that work column by column do.
 """
 
+from randeigen.rules.balanced import Balanced
 from randeigen.rules.bulyan import Bulyan
 from randeigen.rules.catalogue import MIXERS, RULES
 from randeigen.rules.centres import CenteredClipping, GeometricMedian, NormClipping
@@ -25,6 +26,7 @@ __all__ = [
     "NNM",
     "RULES",
     "SMEA",
+    "Balanced",
     "Bucketing",
     "Bulyan",
     "CenteredClipping",

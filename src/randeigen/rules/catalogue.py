@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from randeigen.rules.balanced import Balanced
 from randeigen.rules.bulyan import Bulyan
 from randeigen.rules.centres import CenteredClipping, GeometricMedian, NormClipping
 from randeigen.rules.chunked import ChunkedFiltering, ChunkedNoRegret
@@ -26,6 +27,7 @@ RULES: Mapping[str, Callable[..., Rule]] = {
     "mean": Mean,
     # spectral
     "published": PublishedRandEigen,
+    "balanced": Balanced,
     "filtering": Filtering,
     "converging": ConvergingFiltering,
     "caf": CAF,

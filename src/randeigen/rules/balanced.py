@@ -1,0 +1,261 @@
+"""Balancing hypotheses: an answer that no set of rows which may be the honest one finds far off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from randeigen.certificate import corruptible
+from randeigen.errors import BadFraction
+from randeigen.rules.base import TableRule, normalised
+from randeigen.rules.facts import Facts
+from randeigen.rules.randeigen import RandEigen, far_out
+from randeigen.types import Array, Geometry, Spread, Stop, Verdict, Weights
+
+PREFERENCES = (1.0, -1.0, 0.6, -0.6, 0.3, -0.3)  # for one side of the top direction: 1 spares the other
+STEPS = 6  # eigenproblems of a hypothesis that prefers one side
+PART = 3  # at most this part of what is to be removed goes at once where no side is preferred
+NEAR_TOP = 0.5  # of the largest score: rows below it wait for another look at the top direction
+FAR_WIDER = 100.0  # squared: sets this much wider than the narrowest hardly pull, and are not looked at
+LINE = 1e-6  # of the variance beyond the top direction: rows on a line, where the windows are exact
+TIE = 1e-9  # relative: scores this close are equal, and what is removed is shared between them
+FLOOR = 1e-9  # of the widest: no hypothesis is narrower than that
+NEWTON, REFINED, HALVINGS = 100, 100, 50  # rounds
+
+
+class Hypotheses(NamedTuple):
+    """Sets of rows that may be the honest ones."""
+
+    weights: Array  # (J, n) lines summing to 1: the weights of each one's mean
+    widths: Array  # (J,) standard deviation along its top direction
+
+
+@dataclass(frozen=True)
+class Balanced(TableRule):
+    """RandEigen's answer, moved as little as needed to be near every set of rows that may be the honest one.
+
+    Any n − f rows may be the honest ones. A hypothesis is such a set S, with its mean μ and its width σ, the
+    standard deviation along its top direction. There are clouds in which every answer is sqrt(f/(n − 2f))·σ
+    off for some hypothesis: no rule can promise less. A filter ends near the narrowest one, up to twice as
+    far from a wider one. Here the least t is found with |answer − μ| ≤ t·σ for all hypotheses, and
+    RandEigen's weights are mixed with those of that answer until none is further off than t, or than
+    `tolerance` times that bound. `tolerance=0` is the answer of least t itself.
+
+    Rows on a line (d = 1, or a table of rank one): the f + 1 windows of the sorted rows are all the
+    hypotheses that matter, and the bound is met exactly. Otherwise hypotheses are made by removing f rows
+    along the top direction of those left, again and again, each preferring one side of it by another amount.
+    A width counts as σ·(σ/least σ)^`wide_penalty`: above 0, sets that keep far rows pull less. Deterministic
+    given the table.
+
+    For one average of rows that come in groups (surveys, sensors, a minority of clients), not for training
+    round after round: it gives an honest minority its part, and to a corrupt one that looks like it too.
+
+    Cost: n²·d for the table, then about 40 eigenproblems of n², at most n + f + 40. Breaks down at half the
+    rows. Blind to rows inside the honest spread, and to a corrupt minority like an honest one.
+    """
+
+    tolerance: float = 0.9
+    wide_penalty: float = 0.0
+    facts: ClassVar[Facts] = Facts(
+        paper="this package (docs/departures.md)",
+        cost="n²·d, then about 40 eigenproblems of n²",
+        breakdown="1/2",
+        blind_to="a corrupt minority no further out than an honest one may be",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that are no sizes."""
+        super().__post_init__()
+        for name in ("tolerance", "wide_penalty"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise BadFraction(f"{name}={value}; give a number from 0.")
+
+    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+        """Filter, list the hypotheses, and mix in the answer between them as far as needed."""
+        wild = far_out(geometry, f)
+        filtered = RandEigen(f=f).weigh(geometry, f, rng)
+        live = np.flatnonzero(np.where(wild, 0.0, geometry.prior) > 0)
+        left = min(f - int(wild.sum()), (live.size - 1) // 2)
+        shown = geometry.pick(live)
+        first = shown.widest(shown.prior)
+        if left <= 0 or first.variance <= shown.rounding(shown.prior):
+            return filtered
+        held, rest = corruptible(shown.prior, left)
+        bound = math.sqrt(held / (rest - held)) if rest > held else math.inf
+        start = normalised(filtered.weights[live])
+        if is_line(shown, first.variance):
+            weights, moved = balance_on_line(first.places, shown.prior, left, start, self._limit(bound))
+        elif first.variance * (rest - held) <= first.alone * rest:
+            # The plain mean is within sqrt(held/rest·variance) of every hypothesis, and none is much narrower
+            # than its typical row alone makes it: that meets the bound, and a filter removes next to nothing.
+            return filtered
+        else:
+            found = hypotheses(shown, left, first)
+            weights, moved = self._balance(shown, found, start, self._limit(bound))
+        if moved <= 0:
+            return filtered
+        whole = np.zeros(geometry.n)
+        whole[live] = normalised(weights)
+        note = f"{moved:.0%} of the way from the filter's answer to the one between all hypotheses"
+        spreads = (*filtered.spreads, geometry.unit * math.sqrt(geometry.widest(whole).variance))
+        last = len(spreads) - 1
+        return Verdict(whole, Stop.BALANCED, spreads=spreads, chosen=last, wild=wild, notes=(note,))
+
+    def _limit(self, bound: float) -> float:
+        return self.tolerance * bound if math.isfinite(bound) else 0.0
+
+    def _balance(
+        self, geometry: Geometry, found: Hypotheses, start: Weights, limit: float
+    ) -> tuple[Weights, float]:
+        """The start mixed with the answer of least t until no hypothesis is beyond the limit, and how far."""
+        lines = np.vstack((found.weights, start))
+        apart = geometry.mix(np.hstack((lines, np.zeros((len(lines), 1))))).distances()
+        noise = math.sqrt(geometry.rounding(geometry.prior))
+        widths = np.maximum(found.widths, max(FLOOR * float(found.widths.max()), noise))
+        widths = widths * (widths / widths.min()) ** self.wide_penalty
+        mixture, least = nearest_to_all(apart[:-1, :-1], widths)
+        limit = max(limit, least * (1 + TIE))
+
+        def within(share: float) -> bool:
+            point = np.append(share * mixture, 1 - share)
+            return bool((off_by(apart, point)[:-1] <= limit * widths).all())
+
+        share = least_share(within)
+        return (1 - share) * start + share * (mixture @ found.weights), share
+
+
+def is_line(geometry: Geometry, variance: float) -> bool:
+    """Whether all rows lie on one line, but for rounding."""
+    w = normalised(geometry.prior)
+    centre = float(geometry.mix(np.append(w, 0.0)[None]).reach()[0])
+    beyond = float(w @ geometry.reach()) - centre - variance
+    return beyond <= LINE * variance + geometry.rounding(w)
+
+
+def balance_on_line(
+    places: Array, mass: Array, f: int, start: Weights, limit: float
+) -> tuple[Weights, float]:
+    """The same where rows are numbers: all windows of n − f sorted rows are hypotheses."""
+    order = places.argsort(kind="stable")
+    x, m = places[order], mass[order]
+    sums = np.zeros((3, x.size + 1))
+    np.cumsum((m, m * x, m * x * x), axis=1, out=sums[:, 1:])
+    total, first, second = sums[:, x.size - f :] - sums[:, : f + 1]
+    means = first / total
+    widths = np.sqrt(np.maximum(second / total - means**2, 0.0))
+    widths = np.maximum(widths, max(FLOOR * float(widths.max()), FLOOR * float(np.ptp(x))))
+    least, low, high = 0.0, 0, 0
+    for _ in range(NEWTON):  # to the least t at which all intervals meet: there two of them touch
+        low, high = int((means + least * widths).argmin()), int((means - least * widths).argmax())
+        now = float((means[high] - means[low]) / (widths[high] + widths[low]))
+        if now <= least * (1 + TIE):
+            break
+        least = now
+    part = float(widths[high] / (widths[high] + widths[low]))
+    window = np.arange(x.size) - np.array([[low], [high]])
+    inside = np.where((window >= 0) & (window < x.size - f), m, 0.0)
+    between = np.array([part, 1 - part]) @ (inside / inside.sum(axis=1, keepdims=True))
+    limit = max(limit, least * (1 + TIE))
+    begin, end = float(start[order] @ x), float(between @ x)
+    share = least_share(
+        lambda share: bool((abs((1 - share) * begin + share * end - means) <= limit * widths).all())
+    )
+    mixed = (1 - share) * start[order] + share * between
+    group = np.append(0, np.cumsum(np.diff(x) > TIE * np.ptp(x)))  # equal rows share what they have
+    mixed = m * (np.bincount(group, mixed) / np.bincount(group, m))[group]
+    weights = np.empty_like(mixed)
+    weights[order] = mixed
+    return weights, share
+
+
+def hypotheses(geometry: Geometry, f: int, first: Spread) -> Hypotheses:
+    """Sets of n − f rows, made by removing what is furthest out, with all degrees of side preference."""
+    whole = np.ones(geometry.n)
+    path = [(whole, float(f), first)]
+    while path[-1][1] > TIE * f and len(path) <= f:
+        path.append(_step(geometry, *path[-1], 0.0, None, PART if len(path) < f else 1))
+    narrow = path[-1]
+    found = [narrow]
+    # Rows that are far out whatever the preference are removed once, for all.
+    base = next(one for one in path if one[2].variance <= FAR_WIDER * narrow[2].variance)
+    for preference in PREFERENCES if base[1] > 0 else ():
+        one = base
+        for k in range(STEPS):
+            if one[1] <= TIE * f or one[2].variance <= 0:
+                break
+            one = _step(geometry, *one, preference, base[2].places, STEPS - k)
+        found.append(one)
+    weights = np.array([normalised(share * geometry.prior) for share, _, _ in found])
+    return Hypotheses(weights, np.array([math.sqrt(spread.variance) for _, _, spread in found]))
+
+
+def _step(
+    geometry: Geometry,
+    share: Array,
+    left: float,
+    spread: Spread,
+    preference: float,
+    side: Array | None,
+    parts: int,
+) -> tuple[Array, float, Spread]:
+    """Remove rows far out along the top direction, at most this part of what is `left`: all if it is 1."""
+    places = spread.places
+    if side is not None and (share * geometry.prior * places) @ side < 0:
+        places = -places
+    scores = np.where(places > 0, (1 + preference) * places, (preference - 1) * places)
+    scores = np.where(share > 0, scores, -1.0)
+    near = float(share[scores >= NEAR_TOP * scores.max()].sum())
+    amount = left if parts <= 1 else min(math.ceil(left / parts), max(near, 1.0), left)
+    share = without(share, scores, amount)
+    return share, left - amount, geometry.widest(share * geometry.prior)
+
+
+def without(share: Array, scores: Array, amount: float) -> Array:
+    """What is left once `amount` rows' worth of the largest scores are gone; equal scores lose alike."""
+    order = np.argsort(-scores, kind="stable")
+    reached = int(np.cumsum(share[order]).searchsorted(amount * (1 - TIE)))
+    cut = float(scores[order[min(reached, order.size - 1)]])
+    above, tied = scores > cut * (1 + TIE), abs(scores - cut) <= TIE * cut
+    kept = 1 - (amount - share[above].sum()) / share[tied].sum()
+    return np.where(above, 0.0, np.where(tied, share * (kept if kept > TIE else 0.0), share))
+
+
+def off_by(apart: Array, mixtures: Array) -> Array:
+    """Distances of J points from mixtures (..., J) of them, from their squared mutual distances."""
+    towards = mixtures @ apart
+    inner = (mixtures * towards).sum(axis=-1, keepdims=True) / 2
+    return np.asarray(np.sqrt(np.maximum(towards - inner, 0.0)))
+
+
+def nearest_to_all(apart: Array, widths: Array) -> tuple[Array, float]:
+    """The mixture of points with the least largest distance in units of their widths, and that distance."""
+    count = widths.size
+    i, j = np.triu_indices(count)
+    pairs = (np.eye(count)[i] * widths[j, None] + np.eye(count)[j] * widths[i, None]) / 2
+    pairs /= pairs.sum(axis=1, keepdims=True)
+    worst = (off_by(apart, pairs) / widths).max(axis=1)
+    best, least = pairs[worst.argmin()], float(worst.min())  # two points decide, most often
+    mixture = best
+    for k in range(REFINED if count > 2 else 0):  # a step towards the one that is worst off
+        off = off_by(apart, mixture) / widths
+        furthest = int(off.argmax())
+        if off[furthest] < least:
+            best, least = mixture, float(off[furthest])
+        mixture = mixture + (np.eye(count)[furthest] - mixture) / (k + 8)
+    return best, least
+
+
+def least_share(within: Callable[[float], bool]) -> float:
+    """How far to go, by halving, on a straight way that ends within a convex limit; 0 if it begins there."""
+    if within(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if within(middle) else (middle, high)
+    return high
