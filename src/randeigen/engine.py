@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.certificate import certify
-from randeigen.combine import Unmeasured, combine, merge_columns
+from randeigen.combine import Size, Unmeasured, combine, merge_columns
 from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
 from randeigen.glance import glance, needs
 from randeigen.measure import measure
@@ -105,15 +106,24 @@ def _spend(
     """Pass 2: the answer, and how far it is from the weighted mean."""
     weights = np.zeros(case.usable.size)
     weights[case.usable] = case.verdict.weights
-    scale, merge = case.verdict.scale, getattr(case.rule, "merge", None)
+    scale, merge, size = case.verdict.scale, getattr(case.rule, "merge", None), _size(case)
     if merge:
         by_column = partial(merge, f=case.f, verdict=case.verdict)
         chunk = getattr(case.rule, "chunk", 1)
-        found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread)
+        found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread, size)
     else:
-        found = combine(source, weights, case.usable, scale, progress, unread), 0.0
+        found = combine(source, weights, case.usable, scale, progress, unread, size)
     _refuse_changes(source)
     return found
+
+
+def _size(case: _Case) -> Size | None:
+    """How long and how far apart the rows are that have weight, where all was measured."""
+    if case.table.partial:
+        return None
+    w, table = case.verdict.weights, case.table
+    length, spread = (float(w @ squares) for squares in (table.lengths(), table.reach()))
+    return Size(table.unit * math.sqrt(length / (1 - table.distortion)), table.unit * math.sqrt(spread))
 
 
 def budget_left(
