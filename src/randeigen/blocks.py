@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from randeigen.types import Array, Block
 
 PIECE_BYTES = 2**23  # a copy of a block is made this much at a time
+DEVICE_PIECES = 4  # and this many times as much on a GPU, where every copy costs a launch
 PART, LONG = 2**19, 2**12  # numbers and columns that a thread takes at once: a table of n×n comes of each
 UNIT = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size
 FEW = 2**17  # numbers that are done before a second thread has begun
@@ -31,7 +33,8 @@ def parts(block: Block) -> list[Block]:
 
 def pieces(block: Block) -> list[Block]:
     """The block cut into strips small enough to copy."""
-    columns = max(1, PIECE_BYTES // (4 * block.shape[0]))
+    most = PIECE_BYTES if isinstance(block, np.ndarray) else DEVICE_PIECES * PIECE_BYTES
+    columns = max(1, most // (4 * block.shape[0]))
     return [block[:, i : i + columns] for i in range(0, block.shape[1], columns)]
 
 
@@ -65,7 +68,8 @@ def reach(block: Any) -> Array:
 
 def largest(vector: Any) -> int:
     """The exponent of the largest magnitude, 0 if there is none: 2^-that times the vector is at most 1."""
-    return int(np.frexp(reach(vector[None])[0])[1])
+    size = float(reach(vector[None])[0])
+    return math.frexp(size)[1] if math.isfinite(size) else 0
 
 
 def scaled(block: Any, exponent: int | NDArray[np.int64]) -> Any:

@@ -1,9 +1,9 @@
 """Pass 2: the weights are spent on the rows, block by block, in the caller's form.
 
-The answer comes with a bound on its own rounding, which the certificate needs. A float32 sum of m rows is off
-by at most (m + 2)·2⁻²⁴ of their root mean square length: nothing beside the distances between updates. Where it
-is more, since the rows are far from the origin, the sum is made in float64. What the cast to the answer's dtype
-costs is measured. A sum that overflows, of rows near the largest float, is made again with care.
+The answer comes with a bound on its own rounding, which the certificate needs. A float32 sum of m rows is
+off by at most (m + 2)·2⁻²⁴ of their root mean square length: nothing beside the distances between updates.
+Where it is more, since the rows are far from the origin, the sum is made in float64. What the cast to the
+answer's dtype costs is measured. A sum that overflows, of rows near the largest float, is made with care.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class _Sum:
         return cuda.takes(block)
 
     def rounding(self) -> float:
-        """How far the sum may be from the exact one, if the rows' size is known; without what a cast moved."""
+        """How far the sum may be from the exact one, if the rows' size is known; without a cast's part."""
         if self._size is None:
             return 0.0
         return (self._count + 2) * UNIT[self._itemsize] * float(self.weights.sum()) * self._size.length
@@ -237,7 +237,7 @@ class _Sum:
         return True
 
     def _carefully(self, block: Block) -> Any:
-        """The sum in float64, a quarter of it at first: no mean of finite rows is beyond the largest number."""
+        """The sum in float64, a quarter at first: no mean of finite rows is beyond the largest number."""
         top = _largest(block) / 4
 
         def total(part: Block) -> Any:

@@ -73,8 +73,8 @@ class Gram:
     def rounding(self, weights: Array) -> float:
         """How much of the widest variance the table's own rounding can hide.
 
-        An entry is off by at most `precision` of its two rows' lengths, so the weighted matrix of errors is no
-        larger than `precision` times the weighted mean of the squared lengths.
+        An entry is off by at most `precision` of its two rows' lengths, so the weighted matrix of errors is
+        no larger than `precision` times the weighted mean of the squared lengths.
         """
         return self.precision * self._mean_square(weights) + self.floor
 

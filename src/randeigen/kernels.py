@@ -1,8 +1,8 @@
 """The one product that costs anything: a block of columns times itself, on the library that holds it.
 
 A float32 product of k columns is off by at most k·2⁻²⁴ of the two rows' lengths, in whatever order a BLAS
-adds them up and whoever chose the numbers. So no product is longer than `columns_at_once`, the sums of each part
-of a block are few, and parts are added up in float64; `measured` tells what may still be missing.
+adds them up and whoever chose the numbers. So no product is longer than `columns_at_once`, the sums of each
+part of a block are few, and parts are added up in float64; `measured` tells what may still be missing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from randeigen.blocks import (
     median_of_columns,
     middle,
     parts,
+    pieces,
     reach,
     scaled,
 )
@@ -74,7 +75,7 @@ def rounding(n: int, width: int, itemsize: int) -> float:
 
 
 def _products(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
-    """What each part of the columns adds to the table, its border and its corner; and the pivot's exponent."""
+    """What each part of the columns adds to the table, its border, its corner; and the pivot's exponent."""
     if pivot_rows is None:
         return inner(part, part), 0.0, 0.0, UNSET
     pivot = middle(*(part[i] for i in pivot_rows))
@@ -84,9 +85,11 @@ def _products(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
 
 def inner(a: Any, b: Any) -> Any:
     """a·bᵀ by products of a few columns each. Of a block with itself BLAS does half the work."""
+    if not isinstance(a, np.ndarray):
+        return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
     step = columns_at_once(n)
-    if isinstance(a, np.ndarray) and n < MANY and width >= 2 * step:
+    if n < MANY and width >= 2 * step:
         even = width - width % step
         left = a[:, :even].reshape(a.shape[0], -1, step).swapaxes(0, 1)
         right = left if a is b else b[:, :even].reshape(n, -1, step).swapaxes(0, 1)
@@ -108,7 +111,7 @@ def unlike_pivot(block: Block, index: list[int], pivot_rows: Pivot | None = None
         here = part if len(index) == part.shape[0] else part[index]
         return host((here != pivot).any(1))
 
-    seen = np.sum(each(unlike, parts(block)), axis=0)
+    seen = np.sum(each(unlike, parts(block) if isinstance(block, np.ndarray) else pieces(block)), axis=0)
     return [i for i, found in zip(index, seen.tolist(), strict=True) if found]
 
 
