@@ -31,10 +31,11 @@ class Unmeasured(Exception):
 
 
 class Size(NamedTuple):
-    """What is known of the weighted rows, as root mean squares in the caller's units."""
+    """What is known of the weighted rows, as root mean squares."""
 
-    length: float = 0.0  # distance from 0
-    spread: float = 0.0  # distance from a point near the rows
+    length: float  # distance from 0
+    spread: float  # distance from a point near the rows
+    unit: float  # these times `unit` are in the caller's numbers, where they may not fit a float
 
 
 def combine(
@@ -189,9 +190,10 @@ class _Sum:
 
     def rounding(self) -> float:
         """How far the sum may be from the exact one, if the rows' size is known; without a cast's part."""
-        if self._size is None:
-            return 0.0
-        return (self._count + 2) * UNIT[self._itemsize] * float(self.weights.sum()) * self._size.length
+        if self._size is None or (self._count == 1 and self.weights.max() == 1):
+            return 0.0  # a lone row is its own sum
+        off = (self._count + 2) * UNIT[self._itemsize] * float(self.weights.sum())
+        return off * self._size.length * self._size.unit
 
     def _in_float64(self, block: Block) -> bool:
         """Whether a float32 sum of these rows would be off by more than the certificate should show."""

@@ -5,8 +5,8 @@ x·y ≈ hi·hi' + hi·lo' + lo·hi'. What is left out is below 2⁻¹⁶ of the
 and about 1e-6 in practice. TF32 alone would leave 2⁻¹¹ to an adversary who rounds to his liking.
 
 Sums are off by more if somebody arranges it: tensor cores cut them short, by up to 2⁻²³ of the largest term
-for each product between two ordinary additions, and each of those rounds. A launch takes so few columns that no
-reader makes more than `_additions`; launches are added up in float64. `_precision` is what that can come to.
+for each product between two ordinary additions, and each of those rounds. A launch takes so few columns that
+no reader makes more than `_additions`; launches are added up in float64. `_precision` is their sum.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _size(case: _Case) -> Size | None:
         return None
     w, table = case.verdict.weights, case.table
     length, spread = (float(w @ squares) for squares in (table.lengths(), table.reach()))
-    return Size(table.unit * math.sqrt(length / (1 - table.distortion)), table.unit * math.sqrt(spread))
+    return Size(math.sqrt(length / (1 - table.distortion)), math.sqrt(spread), table.unit)
 
 
 def budget_left(
