@@ -237,7 +237,9 @@ def test_the_answers_own_rounding_is_in_the_certificate(dtype: str, offset: floa
 def test_the_mean_of_far_rows_is_right_to_the_last_bit_of_its_dtype() -> None:
     rows = (1e6 + gaussian(200, 500)).astype(np.float32)
     result = randeigen.aggregate(rows, rule=rules.Mean(f=0))
-    assert abs(result.mean - rows.astype(np.float64).mean(0)).max() <= 0.5 * np.spacing(np.float32(1e6)) + 1e-9
+    assert (
+        abs(result.mean - rows.astype(np.float64).mean(0)).max() <= 0.5 * np.spacing(np.float32(1e6)) + 1e-9
+    )
 
 
 def test_threads_leave_the_warnings_filter_as_it_was() -> None:
