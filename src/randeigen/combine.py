@@ -3,7 +3,8 @@
 The answer comes with a bound on its own rounding, which the certificate needs. A float32 sum of m rows is
 off by at most (m + 2)·2⁻²⁴ of their root mean square length: nothing beside the distances between updates.
 Where it is more, since the rows are far from the origin, the sum is made in float64. What the cast to the
-answer's dtype costs is measured. A sum that overflows, of rows near the largest float, is made with care.
+answer's dtype moves is measured. It counts in half precision, and in float32 if it is more than `SEEN` of the
+rows' spread. A sum that overflows, of rows near the largest float, is made again with care.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from randeigen.types import Block, Mask, Progress, Rows, Weights
 WIDE = 4_200_000  # columns; a multiple of every chunk in use
 COPIED = 2**24  # bytes
 HUGE = 1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
-# Of the distance that one of m directions holds: more rounding than this would be seen in the certificate.
-SEEN = 0.002
+SEEN = (
+    0.003  # of the standard deviation along the widest direction: less would not be seen in the certificate
+)
 
 
 class Unmeasured(Exception):
@@ -49,7 +51,7 @@ def combine(
 ) -> tuple[Any, float]:
     """scale · Σ wᵢ xᵢ over the usable rows, and how far rounding may have moved it.
 
-    `unread`: nobody has measured them, and each has some weight. Without `size` only the cast to the answer's
+    `unread`: nobody has measured them, and each has some weight. Without `size` only a cast to a narrower
     dtype is in that distance.
     """
     answer, weighted_sum, moved = rows.answer(), _Sum(weights * scale, usable, size), 0.0
@@ -67,7 +69,7 @@ def combine(
                     moved = math.hypot(moved, answer.write(part, total))
             if progress:
                 progress("averaging", columns.stop, rows.d)
-    return answer.finish(weights), moved + weighted_sum.rounding()
+    return answer.finish(weights), weighted_sum.rounding(moved)
 
 
 def merge_columns(
@@ -103,7 +105,7 @@ def merge_columns(
                     distance = math.hypot(distance, apart(merged, total))
             if progress:
                 progress("merging", columns.stop, rows.d)
-    return answer.finish(weights), 0.0 if unread else distance + moved + weighted_sum.rounding()
+    return answer.finish(weights), 0.0 if unread else distance + weighted_sum.rounding(moved)
 
 
 def _merged_small(
@@ -170,7 +172,7 @@ class _Sum:
             self.weights[run] = weights[run]
         self._there: Any = None  # the weights where the blocks are
         self._size, self._count = size, int(np.count_nonzero(self.weights))
-        self._itemsize = 8
+        self._itemsize, self._wide = 8, False
 
     def into(self, place: Any, block: Block) -> bool:
         """Sum a block straight into its place, if that can be done; at memory speed."""
@@ -188,22 +190,27 @@ class _Sum:
                 place.copy_(self._carefully(block))
         return cuda.takes(block)
 
-    def rounding(self) -> float:
-        """How far the sum may be from the exact one, if the rows' size is known; without a cast's part."""
+    def rounding(self, moved: float) -> float:
+        """How far the answer may be from the exact sum, if a cast has moved it by so much."""
         if self._size is None or (self._count == 1 and self.weights.max() == 1):
-            return 0.0  # a lone row is its own sum
-        off = (self._count + 2) * UNIT[self._itemsize] * float(self.weights.sum())
-        return off * self._size.length * self._size.unit
+            return moved  # a lone row is its own sum
+        if self._wide and moved <= self._seen() * self._size.unit:  # half precision moves more
+            moved = 0.0
+        off = (self._count + 2) * UNIT[8 if self._wide else self._itemsize] * float(self.weights.sum())
+        return moved + off * self._size.length * self._size.unit
+
+    def _seen(self) -> float:
+        """The least that a certificate shows; the widest of m directions has at least spread/sqrt(m)."""
+        assert self._size is not None
+        return SEEN * self._size.spread / math.sqrt(max(self._count, 1))
 
     def _in_float64(self, block: Block) -> bool:
         """Whether a float32 sum of these rows would be off by more than the certificate should show."""
         self._itemsize = block.dtype.itemsize
         if self._size is None or self._itemsize == 8:
             return False
-        seen = SEEN * self._size.spread / math.sqrt(max(self._count, 1))
-        off = (self._count + 2) * UNIT[4] * self._size.length > seen
-        self._itemsize = 8 if off else 4
-        return off
+        self._wide = (self._count + 2) * UNIT[4] * self._size.length > self._seen()
+        return self._wide
 
     def _beside(self, block: Block) -> Any:
         if self._there is None:

@@ -110,9 +110,11 @@ def _spend(
     if merge:
         by_column = partial(merge, f=case.f, verdict=case.verdict)
         chunk = getattr(case.rule, "chunk", 1)
+        size = size if case.f else None  # no corrupt rows moved nothing
         found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread, size)
     else:
-        found = combine(source, weights, case.usable, scale, progress, unread, size)
+        mean, away = combine(source, weights, case.usable, scale, progress, unread, size)
+        found = mean, away if case.f else 0.0
     _refuse_changes(source)
     return found
 
