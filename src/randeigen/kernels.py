@@ -165,7 +165,7 @@ def _border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
 
 def scale_exponent(reach: Array) -> int:
     """0 while the squares of typical numbers fit a float64 with room to spare, else what brings them to 1."""
-    typical = float(np.median(reach)) if reach.size else 0.0
+    typical = float(np.sort(reach)[reach.size // 2]) if reach.size else 0.0  # a mean of two may overflow
     exponent = math.frexp(typical)[1] if math.isfinite(typical) else 0
     return max(-1000, min(exponent, 1000)) if abs(exponent) > 300 else 0
 

@@ -116,6 +116,7 @@ class GramTally:
         if not isinstance(block, np.ndarray):
             return False
         few = host(block[:, :: -(-block.shape[1] // GLIMPSE)])
+        few = few * 2.0 ** -scale_exponent(reach(few))
         i, j = self.pairs
         squares, apart = (few**2).sum(1), ((few[i] - few[j]) ** 2).sum(1)
         return is_offset(np.where(self.dead, math.nan, squares), apart)
