@@ -20,7 +20,7 @@ FILES = sorted(HOUSE.rglob("*.py"))
 # Low to high. A module may import from lower floors and from its own room, never from a room beside it.
 FLOORS = (
     {"errors", "types"},
-    {"rows", "projection", "spectral", "blocks", "threads"},
+    {"rows", "projection", "spectral", "blocks", "threads", "scaling"},
     {"cuda"},  # met only by those who bring CUDA tensors
     {"geometry", "certificate", "combine", "kernels"},
     {"measure", "claims", "price"},

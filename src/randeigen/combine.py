@@ -1,24 +1,43 @@
-"""Pass 2: the weights are spent on the rows, block by block, in the caller's form."""
+"""Pass 2: the weights are spent on the rows, block by block, in the caller's form.
+
+The answer comes with a bound on its own rounding, which the certificate needs. A float32 sum of m rows is
+off by at most (m + 2)·2⁻²⁴ of their root mean square length: nothing beside the distances between updates.
+Where it is more, since the rows are far from the origin, the sum is made in float64. What the cast to the
+answer's dtype moves is measured. It counts in half precision, and in float32 if it is more than `SEEN` of the
+rows' spread. A sum that overflows, of rows near the largest float, is made again with care.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.blocks import at_hand, host, like, parts
+from randeigen.blocks import UNIT, at_hand, doubled, like, parts, pieces
+from randeigen.rows.arrays import apart
 from randeigen.threads import each
 from randeigen.types import Block, Mask, Progress, Rows, Weights
 
 WIDE = 4_200_000  # columns; a multiple of every chunk in use
 COPIED = 2**24  # bytes
 HUGE = 1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
+SEEN = (
+    0.003  # of the standard deviation along the widest direction: less would not be seen in the certificate
+)
 
 
 class Unmeasured(Exception):
     """A number that asks for the whole measurement was met by a pass that had none."""
+
+
+class Size(NamedTuple):
+    """What is known of the weighted rows, as root mean squares."""
+
+    length: float  # distance from 0
+    spread: float  # distance from a point near the rows
+    unit: float  # these times `unit` are in the caller's numbers, where they may not fit a float
 
 
 def combine(
@@ -28,23 +47,29 @@ def combine(
     scale: float = 1.0,
     progress: Progress | None = None,
     unread: bool = False,
-) -> Any:
-    """scale · Σ wᵢ xᵢ over the usable rows. `unread`: nobody has measured them, and each has some weight."""
-    answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable)
-    for columns, block in _at_hand(rows):
-        place = answer.place(columns, block)
-        if weighted_sum.into(place, block):
-            if unread:
-                _refuse_wild(place, block)
-        else:
-            for part, narrow in _narrow(columns, block):
-                total = weighted_sum(narrow)
+    size: Size | None = None,
+) -> tuple[Any, float]:
+    """scale · Σ wᵢ xᵢ over the usable rows, and how far rounding may have moved it.
+
+    `unread`: nobody has measured them, and each has some weight. Without `size` only a cast to a narrower
+    dtype is in that distance.
+    """
+    answer, weighted_sum, moved = rows.answer(), _Sum(weights * scale, usable, size), 0.0
+    with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
+        for columns, block in _at_hand(rows):
+            place = answer.place(columns, block)
+            if weighted_sum.into(place, block):
                 if unread:
-                    _refuse_wild(total, narrow)
-                answer.write(part, total)
-        if progress:
-            progress("averaging", columns.stop, rows.d)
-    return answer.finish(weights)
+                    _refuse_wild(place, block)
+            else:
+                for part, narrow in _narrow(columns, block):
+                    total = weighted_sum(narrow)
+                    if unread:
+                        _refuse_wild(total, narrow)
+                    moved = math.hypot(moved, answer.write(part, total))
+            if progress:
+                progress("averaging", columns.stop, rows.d)
+    return answer.finish(weights), weighted_sum.rounding(moved)
 
 
 def merge_columns(
@@ -56,28 +81,44 @@ def merge_columns(
     scale: float = 1.0,
     progress: Progress | None = None,
     unread: bool = False,
+    size: Size | None = None,
 ) -> tuple[Any, float]:
     """`merge` of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
 
     Where nobody has read the rows before there is no such mean to be far from: 0.
     """
-    answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable)
-    alive, square = np.flatnonzero(usable).tolist(), 0.0
+    answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable, size)
+    alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
     # Where rows are left out, the others are copied, and no copy may be large.
     wide = WIDE if usable.all() else max(COPIED // (8 * rows.n) // chunk, 1) * chunk
-    for columns, block in _at_hand(rows):
-        for part, narrow in _narrow(columns, block, wide):
-            total = weighted_sum(narrow)
-            if unread:
-                _refuse_wild(total, narrow)
-            merged = merge(part, narrow if usable.all() else narrow[alive])
-            answer.write(part, merged)
-            if not unread:
-                apart = host(merged - total)
-                square += float(apart @ apart)
-        if progress:
-            progress("merging", columns.stop, rows.d)
-    return answer.finish(weights), math.sqrt(square)
+    with np.errstate(all="ignore"):
+        for columns, block in _at_hand(rows):
+            for part, narrow in _narrow(columns, block, wide):
+                total = weighted_sum(narrow)
+                if unread:
+                    _refuse_wild(total, narrow)
+                merged = merge(part, narrow if usable.all() else narrow[alive])
+                if not math.isfinite(_reach(merged)):
+                    merged = _merged_small(merge, part, narrow, alive, chunk)
+                moved = math.hypot(moved, answer.write(part, merged))
+                if not unread:
+                    distance = math.hypot(distance, apart(merged, total))
+            if progress:
+                progress("merging", columns.stop, rows.d)
+    return answer.finish(weights), 0.0 if unread else distance + weighted_sum.rounding(moved)
+
+
+def _merged_small(
+    merge: Callable[[slice, Block], Any], columns: slice, block: Block, alive: list[int], chunk: int
+) -> Any:
+    """`merge` of the numbers scaled down, where sums of the largest ones overflowed, and scaled up again."""
+    down = 2.0 ** (len(alive).bit_length() + 1)
+    wide, merged = max(COPIED // (8 * len(alive)) // chunk, 1) * chunk, []
+    for part, narrow in _narrow(columns, block, wide):
+        small = merge(part, narrow[alive] * (1 / down))
+        top = _largest(small) / down
+        merged.append(small.clip(-top, top) * down)
+    return _joined(merged)
 
 
 def _at_hand(rows: Rows) -> Iterator[tuple[slice, Block]]:
@@ -105,27 +146,71 @@ def _reach(values: Any) -> float:
     return max(abs(float(values.max())), abs(float(values.min())))
 
 
+def _joined(vectors: list[Any]) -> Any:
+    """One vector of several, end to end."""
+    if isinstance(vectors[0], np.ndarray):
+        return np.concatenate(vectors)
+    whole, at = vectors[0].new_empty(sum(len(vector) for vector in vectors)), 0
+    for vector in vectors:
+        whole[at : at + len(vector)] = vector
+        at += len(vector)
+    return whole
+
+
+def _largest(values: Any) -> float:
+    """The largest number of this dtype."""
+    return float(np.finfo(np.float32 if values.dtype.itemsize == 4 else np.float64).max)
+
+
 class _Sum:
     """Σ wᵢ xᵢ of block after block. Rows outside the runs are skipped, not multiplied: 0 · NaN is NaN."""
 
-    def __init__(self, weights: Weights, usable: Mask) -> None:
+    def __init__(self, weights: Weights, usable: Mask, size: Size | None = None) -> None:
         self.runs = _runs(usable, weights)
         self.weights = np.zeros_like(weights)
         for run in self.runs:
             self.weights[run] = weights[run]
         self._there: Any = None  # the weights where the blocks are
+        self._size, self._count = size, int(np.count_nonzero(self.weights))
+        self._itemsize, self._wide = 8, False
 
     def into(self, place: Any, block: Block) -> bool:
         """Sum a block straight into its place, if that can be done; at memory speed."""
+        if place is None or self._in_float64(block):
+            return False
         if isinstance(block, np.ndarray):
             return isinstance(place, np.ndarray) and self._spread(place, block)
-        if place is None or not block.is_cuda:
+        if not block.is_cuda:
             return False
         from randeigen import cuda
 
         if cuda.takes(block):
             cuda.weighted_sum(block, self._beside(block), place)
+            if not math.isfinite(_reach(place)):
+                place.copy_(self._carefully(block))
         return cuda.takes(block)
+
+    def rounding(self, moved: float) -> float:
+        """How far the answer may be from the exact sum, if a cast has moved it by so much."""
+        if self._size is None or (self._count == 1 and self.weights.max() == 1):
+            return moved  # a lone row is its own sum
+        if self._wide and moved <= self._seen() * self._size.unit:  # half precision moves more
+            moved = 0.0
+        off = (self._count + 2) * UNIT[8 if self._wide else self._itemsize] * float(self.weights.sum())
+        return moved + off * self._size.length * self._size.unit
+
+    def _seen(self) -> float:
+        """The least that a certificate shows; the widest of m directions has at least spread/sqrt(m)."""
+        assert self._size is not None
+        return SEEN * self._size.spread / math.sqrt(max(self._count, 1))
+
+    def _in_float64(self, block: Block) -> bool:
+        """Whether a float32 sum of these rows would be off by more than the certificate should show."""
+        self._itemsize = block.dtype.itemsize
+        if self._size is None or self._itemsize == 8:
+            return False
+        self._wide = (self._count + 2) * UNIT[4] * self._size.length > self._seen()
+        return self._wide
 
     def _beside(self, block: Block) -> Any:
         if self._there is None:
@@ -133,21 +218,42 @@ class _Sum:
         return self._there
 
     def __call__(self, block: Block) -> Any:
-        w = self._beside(block)
+        if self._in_float64(block):
+            return self._carefully(block)
         if isinstance(block, np.ndarray):
             total = np.empty(block.shape[1], block.dtype)
             self._spread(total, block)
             return total
         total = block.new_empty(block.shape[1])
-        return total if self.into(total, block) else self._total(w, block)
+        if self.into(total, block):
+            return total
+        total = self._total(self._beside(block), block)
+        return total if math.isfinite(_reach(total)) else self._carefully(block)
 
     def _spread(self, place: Any, block: Any) -> bool:
         """Every part of the columns on its own, wherever there is a core for it."""
         w, cut = self._beside(block), parts(block)
         ends = np.cumsum([part.shape[1] for part in cut]).tolist()
         places = [place[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
-        each(lambda at: self._total(w, *at), list(zip(cut, places, strict=True)))
+
+        def settle(at: tuple[Any, Any]) -> None:
+            part, here = at
+            self._total(w, part, here)
+            if not np.isfinite(here).all():
+                here[:] = self._carefully(part)
+
+        each(settle, list(zip(cut, places, strict=True)))
         return True
+
+    def _carefully(self, block: Block) -> Any:
+        """The sum in float64, a quarter at first: no mean of finite rows is beyond the largest number."""
+        top = _largest(block) / 4
+
+        def total(part: Block) -> Any:
+            exact = self._total(like(self.weights / 4, wide := doubled(part)), wide)
+            return exact.clip(-top, top) * 4
+
+        return _joined(each(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
 
     def _total(self, w: Any, part: Block, place: Any = None) -> Any:
         first = self.runs[0]

@@ -3,15 +3,21 @@
 Products are made on tensor cores from two bfloat16 halves of every float32: x = hi + lo to 2⁻¹⁷, and
 x·y ≈ hi·hi' + hi·lo' + lo·hi'. What is left out is below 2⁻¹⁶ of the rows' lengths whoever chose them,
 and about 1e-6 in practice. TF32 alone would leave 2⁻¹¹ to an adversary who rounds to his liking.
+
+Sums are off by more if somebody arranges it: tensor cores cut them short, by up to 2⁻²³ of the largest term
+for each product between two ordinary additions, and each of those rounds. A launch takes so few columns that
+no reader makes more than `_additions`; launches are added up in float64. `_precision` is their sum.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from randeigen.blocks import bordered, host, middle, pieces
+from randeigen.blocks import UNIT, bordered, host, middle, pieces, reach, scaled
+from randeigen.scaling import UNSET, Scaled
 from randeigen.types import Array, Block
 
 try:
@@ -25,39 +31,72 @@ STRIP, STRIPS = 64, 2  # columns at a time, and how many times before the sum is
 SUM_COLUMNS = 2048
 
 
-def products(block: Block, pivot_rows: tuple[int, int, int] | None) -> Array:
-    """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given."""
-    if not takes(block):
-        return _products_by_torch(block, pivot_rows)
-    even = block.shape[1] - block.shape[1] % (STRIP * STRIPS)
-    if even == 0 or even == block.shape[1]:
-        return _products_by_kernel(block, pivot_rows, even > 0)
-    # Most columns without a mask, which costs a sixteenth of the time, and the last few with one.
-    most, rest = block[:, :even], block[:, even:]
-    return _products_by_kernel(most, pivot_rows, True) + _products_by_kernel(rest, pivot_rows, False)
+def measured(block: Block, pivot_rows: tuple[int, int, int] | None) -> tuple[Scaled, float]:
+    """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given.
+
+    The origin's are at an exponent of their own, since the pivot's square may overflow where no difference
+    does. And how far an entry can be off, relative to the two rows' lengths, whoever chose the numbers.
+    """
+    n = block.shape[0]
+    exponent = UNSET if pivot_rows is None else _size_of_middle(block, pivot_rows)
+    exponents = np.append(np.zeros(n, np.int64), exponent)
+    if takes(block):
+        return Scaled(_by_kernel(block, pivot_rows, exponent), exponents), _precision(n)
+    return Scaled(_by_torch(block, pivot_rows, exponent), exponents), (block.shape[1] + 8) * UNIT[8]
 
 
-def _products_by_kernel(block: Block, pivot_rows: tuple[int, int, int] | None, even: bool) -> Array:
+def _precision(n: int) -> float:
+    """What a reader's products and additions can take from an entry, relative to the two rows' lengths."""
+    cut_short = 2 * STRIPS * STRIP if n <= TILE else 3 * STRIP  # products between two ordinary additions
+    return 2.0**-16 + cut_short * 2.0**-23 + (_additions(n) + 8) * UNIT[4]
+
+
+def _additions(n: int) -> int:
+    """Ordinary additions that one reader makes in a launch: fewer where more rows add up what is missing."""
+    return 512 if n <= TILE else 256
+
+
+def _size_of_middle(block: Block, three: tuple[int, int, int]) -> int:
+    """An exponent that the middle of three rows does not exceed; without a copy of any."""
+    sizes = sorted(size for i in three if math.isfinite(size := float(reach(block[i : i + 1])[0])))
+    if not sizes:
+        return 0
+    # Of three finite numbers two are at least as large as their middle.
+    exponent = math.frexp(sizes[1] if len(sizes) == 3 else sizes[-1])[1]
+    return max(-120, min(exponent, 120)) if block.element_size() == 4 else exponent
+
+
+def _by_kernel(block: Block, pivot_rows: tuple[int, int, int] | None, exponent: int) -> Array:
     import torch
 
     n, d = block.shape
     tiles = triton.cdiv(n, TILE)
     pairs = tiles * (tiles + 1) // 2
     readers = max(1, min(triton.cdiv(d, 8 * STRIP), _processors(block) // pairs))
-    rows = tiles * TILE
+    strips = STRIPS if tiles == 1 else 1
+    rows, step = tiles * TILE, STRIP * STRIPS
     make = torch.empty if tiles == 1 else torch.zeros  # one tile is written whole
     table = make((readers, rows, rows), dtype=torch.float32, device=block.device)
     border = torch.zeros((readers, rows + 1), dtype=torch.float32, device=block.device)
     three = torch.tensor(pivot_rows or (0, 0, 0), device=block.device) * block.stride(0)
-    _products_kernel[(readers, pairs)](
-        block, table, border, n, d, block.stride(0), rows, three, 1.0,
-        PIVOT=pivot_rows is not None, ONE_TILE=tiles == 1, EVEN=even,
-        TILE=TILE, STRIP=STRIP, STRIPS=STRIPS if tiles == 1 else 1,
-        num_warps=8, num_stages=3 if tiles == 1 else 2,
-    )  # fmt: skip
-    inner = table.sum(0, dtype=torch.float64)[:n, :n]
+    inner = torch.zeros((rows, rows), dtype=torch.float64, device=block.device)
+    edge = torch.zeros(rows + 1, dtype=torch.float64, device=block.device)
+    # Most columns without a mask, which costs a sixteenth of the time, and the last few with one.
+    even, most = d - d % step, readers * _additions(n) * STRIP * strips
+    cuts = [(start, min(start + most, even)) for start in range(0, even, most)]
+    for start, stop in [*cuts, (even, d)] if even < d else cuts:
+        part = block[:, start:stop]
+        _products_kernel[(readers, pairs)](
+            part, table, border, n, stop - start, block.stride(0), rows, three, 1.0,
+            1.0 if pivot_rows is None else 2.0**-exponent,
+            PIVOT=pivot_rows is not None, ONE_TILE=tiles == 1, EVEN=stop <= even,
+            TILE=TILE, STRIP=STRIP, STRIPS=strips,
+            num_warps=8, num_stages=3 if tiles == 1 else 2,
+        )  # fmt: skip
+        inner += table.sum(0, dtype=torch.float64)
+        edge += border.sum(0, dtype=torch.float64)
+    inner = inner[:n, :n]
     inner = (inner + inner.T) / 2 if tiles == 1 else torch.triu(inner) + torch.triu(inner, 1).T
-    edge = border.sum(0, dtype=torch.float64)
     found = host(torch.cat((inner.reshape(-1), edge)))  # one transfer, one wait
     return bordered(found[: n * n].reshape(n, n), found[n * n : n * n + n], found[-1])
 
@@ -73,15 +112,15 @@ def weighted_sum(block: Block, w: Any, total: Any) -> None:
     _sum_kernel[grid](block, w, total, block.shape[0], block.shape[1], block.stride(0), COLUMNS=SUM_COLUMNS)
 
 
-def _products_by_torch(block: Block, pivot_rows: tuple[int, int, int] | None) -> Array:
+def _by_torch(block: Block, pivot_rows: tuple[int, int, int] | None, exponent: int) -> Array:
     """Without Triton: in float64, since float32 products may be TF32 if the caller allowed that."""
     table = np.zeros((block.shape[0] + 1, block.shape[0] + 1))
     for piece in pieces(block):
         exact, to_origin, origin = piece.double(), np.zeros(piece.shape[0]), np.zeros(())
         if pivot_rows is not None:
             pivot = middle(*(exact[i] for i in pivot_rows))
-            exact = exact - pivot
-            to_origin, origin = host(exact @ -pivot), host(pivot @ pivot)
+            exact, near = exact - pivot, scaled(pivot, -exponent)
+            to_origin, origin = host(exact @ -near), host(near @ near)
         table += bordered(host(exact @ exact.T), to_origin, origin)
     return table
 
@@ -96,7 +135,7 @@ if triton is not None:
 
     @triton.jit
     def _products_kernel(  # type: ignore[no-untyped-def]
-        x, table, border, n, d, stride, rows, three, one,
+        x, table, border, n, d, stride, rows, three, one, shrink,
         PIVOT: tl.constexpr, ONE_TILE: tl.constexpr, EVEN: tl.constexpr,
         TILE: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
     ):  # fmt: skip
@@ -128,8 +167,9 @@ if triton is not None:
                     p2 = tl.load(x + tl.load(three + 2) + c, mask=inside, other=0.0)
                     pivot = tl.maximum(tl.minimum(p0, p1), tl.minimum(tl.maximum(p0, p1), p2))
                     a = tl.where(i[:, None] < n, a - pivot[None, :], 0.0)
-                    to_origin -= tl.sum(a * pivot[None, :], 1)
-                    origin += tl.sum(pivot[None, :] * pivot[None, :], 1)
+                    near = pivot * shrink  # so that its square fits
+                    to_origin -= tl.sum(a * near[None, :], 1)
+                    origin += tl.sum(near[None, :] * near[None, :], 1)
                 a_hi = a.to(tl.bfloat16)
                 a_lo = a - a_hi.to(tl.float32)
                 if ONE_TILE:  # hi·(2 lo)', made symmetric afterwards, is hi·lo' + lo·hi'

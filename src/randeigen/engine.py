@@ -14,7 +14,7 @@ import numpy as np
 
 from randeigen.certificate import certify
 from randeigen.claims import CAP, prior_of, read_claims
-from randeigen.combine import Unmeasured, combine, merge_columns
+from randeigen.combine import Size, Unmeasured, combine, merge_columns
 from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
 from randeigen.glance import glance, needs
 from randeigen.measure import measure
@@ -159,17 +159,28 @@ def _spend(
     """Pass 2: the answer, and how far it is from the weighted mean."""
     weights = np.zeros(case.usable.size)
     weights[case.usable] = case.verdict.weights
-    scale, merge = case.verdict.scale, getattr(case.rule, "merge", None)
+    scale, merge, size = case.verdict.scale, getattr(case.rule, "merge", None), _size(case)
     if merge:
         by_column: Callable[[slice, Block], Any] = partial(merge, f=case.f, verdict=case.verdict)
         if merged:
             by_column = merged.watch(by_column)
         chunk = getattr(case.rule, "chunk", 1)
-        found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread)
+        size = size if case.f else None  # no corrupt rows moved nothing
+        found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread, size)
     else:
-        found = combine(source, weights, case.usable, scale, progress, unread), 0.0
+        mean, away = combine(source, weights, case.usable, scale, progress, unread, size)
+        found = mean, away if case.f else 0.0
     _refuse_changes(source)
     return found
+
+
+def _size(case: _Case) -> Size | None:
+    """How long and how far apart the rows are that have weight, where all was measured."""
+    if case.table.partial:
+        return None
+    w, table = case.verdict.weights, case.table
+    length, spread = (float(w @ squares) for squares in (table.lengths(), table.reach()))
+    return Size(math.sqrt(length / (1 - table.distortion)), math.sqrt(spread), table.unit)
 
 
 def budget_left(

@@ -14,6 +14,9 @@ from randeigen.blocks import median
 from randeigen.spectral import DENSE, Operator, power_iteration, top_of_covariance, top_of_operator
 from randeigen.types import Array, Spread
 
+CENTRING = 2.0**-48  # of their squared lengths: what is left of equal rows when the mean is subtracted
+USUAL = 2.0**-21  # rounding of a float32 entry whose numbers nobody arranged
+
 
 @dataclass(frozen=True, eq=False)
 class Gram:
@@ -25,6 +28,7 @@ class Gram:
     unit: float = 1.0
     precision: float = 0.0  # rounding of an entry, relative to the two rows' lengths
     distortion: float = 0.0
+    floor: float = 0.0  # squared lengths below this may have vanished
     partial: ClassVar[bool] = False
 
     @property
@@ -35,6 +39,9 @@ class Gram:
     def widest(self, weights: Array) -> Spread:
         """The widest direction of the weighted cloud, to working precision."""
         scaled, half = self._covariance(weights)
+        whole = float(scaled.trace())
+        if whole <= CENTRING * self._mean_square(weights):  # rounding is all there is
+            return Spread(max(whole, 0.0), np.zeros(self.n))
         variance, vector = top_of_covariance(scaled, half, self.start)
         return _spread(variance, _unscaled(scaled, half, vector), weights, scaled.diagonal())
 
@@ -70,8 +77,15 @@ class Gram:
         return math.sqrt(max(float(apart @ self.table @ apart), 0.0))
 
     def rounding(self, weights: Array) -> float:
-        """How much of the widest variance the table's own rounding can hide."""
-        return self.precision * float(weights @ self.reach()) / float(weights.sum())
+        """How much of the widest variance the table's own rounding can hide.
+
+        An entry is off by at most `precision` of its two rows' lengths, so the weighted matrix of errors is
+        no larger than `precision` times the weighted mean of the squared lengths.
+        """
+        return self.precision * self._mean_square(weights) + self.floor
+
+    def _mean_square(self, weights: Array) -> float:
+        return float(weights @ self.reach()) / float(weights.sum())
 
     def pick(self, index: NDArray[np.intp]) -> Gram:
         """The same cloud with only these rows."""
@@ -80,10 +94,15 @@ class Gram:
         return replace(self, table=table, prior=self.prior[index], start=self.start[index])
 
     def mix(self, matrix: Array) -> Gram:
-        """The cloud of m combinations of the rows and, last, the origin."""
+        """The cloud of m combinations of the rows and, last, the origin.
+
+        Rounding averages out among rows that are averaged, so no more of it is assumed than is usual.
+        Certificates are made of the rows' own table.
+        """
         lines = np.vstack((matrix, np.append(np.zeros(self.n), 1.0)))
-        m = matrix.shape[0]
-        return replace(self, table=lines @ self.table @ lines.T, prior=np.ones(m), start=self.start[:m])
+        m, table = matrix.shape[0], lines @ self.table @ lines.T
+        precision = min(self.precision, USUAL)
+        return replace(self, table=table, prior=np.ones(m), start=self.start[:m], precision=precision)
 
     def with_prior(self, prior: Array) -> Gram:
         """The same cloud with other masses."""

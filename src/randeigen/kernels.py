@@ -1,4 +1,9 @@
-"""The one product that costs anything: a block of columns times itself, on the library that holds it."""
+"""The one product that costs anything: a block of columns times itself, on the library that holds it.
+
+A float32 product of k columns is off by at most k·2⁻²⁴ of the two rows' lengths, in whatever order a BLAS
+adds them up and whoever chose the numbers. So no product is longer than `columns_at_once`, the sums of each
+part of a block are few, and parts are added up in float64; `measured` tells what may still be missing.
+"""
 
 from __future__ import annotations
 
@@ -7,69 +12,160 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from randeigen.blocks import bordered, doubled, host, median_of_columns, middle, parts, pieces
+from randeigen.blocks import (
+    UNIT,
+    bordered,
+    doubled,
+    host,
+    largest,
+    median_of_columns,
+    middle,
+    parts,
+    pieces,
+    reach,
+    scaled,
+)
+from randeigen.scaling import UNSET, Scaled, in_plain_units
 from randeigen.threads import each
-from randeigen.types import Array, Block, Mask
+from randeigen.types import Array, Block
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows, whose middle it is
+
+MANY = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
+NEAR_OVERFLOW = {4: 2.0**125, 8: 2.0**1021}  # the difference of two larger numbers may not be finite
 
 
 def products(block: Block, pivot_rows: Pivot | None = None) -> Array:
     """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given."""
+    return in_plain_units(measured(block, pivot_rows)[0])
+
+
+def measured(block: Block, pivot_rows: Pivot | None = None) -> tuple[Scaled, float]:
+    """`products`, the origin's at an exponent of its own; and how far an entry can be off.
+
+    That is relative to the two rows' lengths, and holds whoever chose the numbers.
+    """
     if _on_gpu(block):
         from randeigen import cuda
 
-        return cuda.products(block, pivot_rows)
-    inner, to_origin, origin = np.zeros((block.shape[0], block.shape[0])), np.zeros(block.shape[0]), 0.0
-    for table, edge, corner in each(lambda part: _products(part, pivot_rows), parts(block)):
-        inner += table
-        to_origin += edge
-        origin += corner
-    return bordered(inner, to_origin, origin)
+        return cuda.measured(block, pivot_rows)
+    n, cut = block.shape[0], parts(block)
+    found = each(lambda part: _products(part, pivot_rows), cut)
+    exponent = max(part[-1] for part in found)
+    total, to_origin, origin = np.zeros((n, n)), np.zeros(n), 0.0
+    for table, edge, corner, exponent_here in found:
+        total += table
+        to_origin += np.ldexp(edge, exponent_here - exponent)
+        origin += np.ldexp(corner, 2 * (exponent_here - exponent))
+    exponents = np.append(np.zeros(n, np.int64), exponent)
+    found_in_all = Scaled(bordered(total, to_origin, origin), exponents)
+    return found_in_all, rounding(n, cut[0].shape[1], block.dtype.itemsize)
 
 
-def _products(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any]:
-    """What each part of the columns adds to the table, to its border and to its corner."""
+def columns_at_once(n: int) -> int:
+    """Columns in one product: as few as cost no time, and fewer where more rows add up what is missing."""
+    return 1024 if n <= 128 else 512 if n <= 256 else 256
+
+
+def rounding(n: int, width: int, itemsize: int) -> float:
+    """The most that rounding takes from an entry over `width` columns, relative to the two rows' lengths."""
+    step = columns_at_once(n)
+    # Six more: three for a pivot subtracted before, the rest for what is of second order.
+    return (min(step, width) + -(-width // step) + 6) * UNIT[itemsize]
+
+
+def _products(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
+    """What each part of the columns adds to the table, its border, its corner; and the pivot's exponent."""
     if pivot_rows is None:
-        return part @ part.T, 0.0, 0.0  # of a table with itself numpy does only half the work
+        return inner(part, part), 0.0, 0.0, UNSET
     pivot = middle(*(part[i] for i in pivot_rows))
     shifted = part - pivot
-    return shifted @ shifted.T, shifted @ -pivot, pivot @ pivot
+    return inner(shifted, shifted), *_border(shifted, pivot)
 
 
-def exact_lines(block: Block, index: list[int], pivot_rows: Pivot | None = None) -> Array:
-    """(m, n+1) the lines of `products` for a few rows, in float64: for rows whose squares overflow."""
-    lines: Any = 0.0
-    for piece in pieces(block):
-        exact, pivot = doubled(piece), 0.0
-        if pivot_rows is not None:
-            pivot = middle(*(exact[i] for i in pivot_rows))
-            exact = exact - pivot
-        few = exact[index]
-        to_origin = np.zeros((len(index), 1)) if pivot_rows is None else host(few @ -pivot)[:, None]
-        lines = lines + np.hstack((host(few @ exact.T), to_origin))
-    return np.asarray(lines)
+def inner(a: Any, b: Any) -> Any:
+    """a·bᵀ by products of a few columns each. Of a block with itself BLAS does half the work."""
+    if not isinstance(a, np.ndarray):
+        return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
+    n, width = b.shape
+    step = columns_at_once(n)
+    if n < MANY and width >= 2 * step:
+        even = width - width % step
+        left = a[:, :even].reshape(a.shape[0], -1, step).swapaxes(0, 1)
+        right = left if a is b else b[:, :even].reshape(n, -1, step).swapaxes(0, 1)
+        total = (left @ right.swapaxes(1, 2)).sum(0)
+        return total if even == width else total + a[:, even:] @ b[:, even:].T
+    step = -(-width // -(-width // step))  # products of equal length
+    total = a[:, :step] @ b[:, :step].T
+    for i in range(step, width, step):
+        left = a[:, i : i + step]
+        total += left @ (left if a is b else b[:, i : i + step]).T
+    return total
 
 
-def careful_products(block: Block, dead: Mask) -> tuple[Array, int]:
-    """`products` in float64, from the median of each column, in units of 4**exponent.
+def unlike_pivot(block: Block, index: list[int], pivot_rows: Pivot | None = None) -> list[int]:
+    """Which of these rows differ anywhere from the pivot or, without one, from 0."""
 
-    The scale is set by the median row, so that honest numbers of any size can be squared.
+    def unlike(part: Any) -> Any:
+        pivot = 0 if pivot_rows is None else middle(*(part[i] for i in pivot_rows))
+        here = part if len(index) == part.shape[0] else part[index]
+        return host((here != pivot).any(1))
+
+    seen = np.sum(each(unlike, parts(block) if isinstance(block, np.ndarray) else pieces(block)), axis=0)
+    return [i for i, found in zip(index, seen.tolist(), strict=True) if found]
+
+
+def scaled_products(piece: Block, index: list[int], pivot_rows: Pivot | str | None, alone: bool) -> Scaled:
+    """`products` of some rows, each brought to a length near 1 before it is squared.
+
+    For rows whose squares overflow or vanish. Unless `alone`, with all other rows too, whose squares fit;
+    what these are among themselves is left unset. From "median": from the median of each column.
     """
-    exact = doubled(block)
-    exact[np.flatnonzero(dead).tolist()] = 0.0
-    pivot = median_of_columns(exact[np.flatnonzero(~dead).tolist()])
-    exact -= pivot
-    exact[np.flatnonzero(dead).tolist()] = 0.0
-    reach = host(abs(exact).max(1) if isinstance(exact, np.ndarray) else abs(exact).amax(1))
-    exponent = scale_exponent(reach[~dead])
-    exact, pivot = exact * 2.0**-exponent, pivot * 2.0**-exponent
-    return bordered(host(exact @ exact.T), host(exact @ -pivot), host(pivot @ pivot)), exponent
+    n = piece.shape[0]
+    if not isinstance(piece, np.ndarray):
+        piece = doubled(piece)  # a GPU's float32 products may be TF32
+    few, down, pivot = piece[index], 0, None
+    if pivot_rows is not None:
+        if float(reach(few).max()) >= NEAR_OVERFLOW[piece.dtype.itemsize]:
+            down = 2
+            few = scaled(few, -down)
+        if isinstance(pivot_rows, str):
+            pivot = median_of_columns(few)
+        else:
+            pivot = middle(*(piece[i] for i in pivot_rows))
+            piece = piece if alone else piece - pivot
+            pivot = scaled(pivot, -down)
+        few = few - pivot
+    own = np.frexp(reach(few))[1].astype(np.int64)
+    few = scaled(few, -own)
+    exponents, lines = np.full(n + 1, UNSET), np.zeros((len(index), n + 1))
+    if not alone:
+        lines[:, :n] = host(inner(few, piece))
+        exponents[:n] = 0
+    lines[:, index] = host(inner(few, few))
+    exponents[index] = own + down
+    table = np.zeros((n + 1, n + 1))
+    if pivot is not None:
+        edge, corner, exponent = _border(few, pivot)
+        lines[:, n], exponents[n], table[n, n] = edge, exponent + down, corner if alone else 0.0
+    table[index] = lines
+    table[:, index] = lines.T
+    return Scaled(table, exponents)
+
+
+def _border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
+    """Products of the rows with the origin, the origin's own, and its exponent.
+
+    The pivot's own square may overflow where no difference does, so it is brought to a length near 1.
+    """
+    exponent = largest(pivot)
+    near = scaled(pivot, -exponent)[None]
+    return host(inner(shifted, -near))[:, 0], float(inner(near, near)[0, 0]), exponent
 
 
 def scale_exponent(reach: Array) -> int:
     """0 while the squares of typical numbers fit a float64 with room to spare, else what brings them to 1."""
-    typical = float(np.median(reach)) if reach.size else 0.0
+    typical = float(np.sort(reach)[reach.size // 2]) if reach.size else 0.0  # a mean of two may overflow
     exponent = math.frexp(typical)[1] if math.isfinite(typical) else 0
     return max(-1000, min(exponent, 1000)) if abs(exponent) > 300 else 0
 

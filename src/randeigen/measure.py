@@ -9,17 +9,19 @@ redone in float64. Neither costs another reading.
 from __future__ import annotations
 
 import math
-import warnings
+from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.blocks import at_hand, host, middle, pieces
+from randeigen.blocks import at_hand, host, middle, parts, pieces, reach
 from randeigen.errors import BadRows
 from randeigen.geometry import Gram, Points
-from randeigen.kernels import careful_products, exact_lines, products, scale_exponent
+from randeigen.kernels import Pivot, measured, rounding, scale_exponent, scaled_products, unlike_pivot
 from randeigen.projection import EPS_JL, GaussianProjection, SparseProjection, width
+from randeigen.scaling import Scaled, added, in_one_unit, nothing, without
+from randeigen.threads import each
 from randeigen.types import Array, Block, Geometry, Mask, Progress, Rows
 
 Index: TypeAlias = NDArray[np.intp]
@@ -27,6 +29,9 @@ Index: TypeAlias = NDArray[np.intp]
 KINDS = ("auto", "gram", "sketch", "gaussian")
 FAR = 8.0  # squared lengths this many times the squared distances between rows ask for a pivot
 TINY = {4: 1e-30, 8: 1e-280}  # squares are exact well above this, by item size
+HUGE = {4: math.inf, 8: 1e280}  # and below this their sum over all blocks fits a float64
+GLIMPSE = 16  # columns
+PIVOTS = 3  # tries: each is set by corrupt rows only if two of three are
 ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a table entry, relative to its rows' lengths, by item size
 STARTS = 8  # secret directions to begin the search for the widest one with
 NOT_FINITE = "not finite: it holds NaN or infinity"
@@ -68,79 +73,114 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramTally | PointsTally:
 
 
 class GramTally:
-    """Fills the exact table."""
+    """Fills the exact table.
+
+    A block is measured plainly or, if its rows are far from the origin, from a pivot. The few rows whose
+    squares overflow or vanish are brought to a length near 1 first, at a cost that grows with their number;
+    all rows are only if most of them are such.
+    """
 
     def __init__(self, n: int, seed: int) -> None:
         self.rng = np.random.default_rng([seed, 3])
         self.n, self.dead = n, np.zeros(n, dtype=bool)
-        self.table = np.zeros((n + 1, n + 1))
-        self.exponent = 0  # the table is in units of 4**exponent, so that squares fit a float
+        self.measured = nothing(n)
         self.precision = 0.0
         self.far = False
         self.pairs = _pairs(n, self.rng)
 
     def add(self, columns: slice, block: Block) -> None:
-        """One block of columns: plainly, from a pivot, or with all care, as its numbers demand."""
-        self.precision = max(self.precision, ROUNDING[block.dtype.itemsize])
-        if not self.far:
-            table = self._products(block, None)
-            self.far = self._is_far(table)
-            if not self.far and self._is_sound(table, block):
-                return self._take(table, 0)
-        if self.far and (~self.dead).sum() >= 3:
-            three = self.rng.choice(np.flatnonzero(~self.dead), 3, replace=False)
-            table = self._products(block, (int(three[0]), int(three[1]), int(three[2])))
-            if not self._is_far(table) and self._is_sound(table, block):
-                return self._take(table, 0)
-        if not self.dead.all():
-            for piece in pieces(block):
-                self._take(*careful_products(piece, self.dead))
+        """One block of columns, from the first pivot that is near its rows: none, chance ones, the median."""
+        if not (self.far or self._looks_far(block)) and self._take(block, None):
+            return
+        self.far = True
+        for _ in range(PIVOTS):
+            alive = np.flatnonzero(~self.dead)
+            if alive.size >= 3:
+                three = self.rng.choice(alive, 3, replace=False)
+                if self._take(block, (int(three[0]), int(three[1]), int(three[2]))):
+                    return
+        self._look_for_dead(block, self._alive())
+        if everyone := self._alive():
+            self._add(*self._scaled(block, everyone, "median", alone=True))
 
     def geometry(self) -> Gram:
         """The finished table. Lines of dead rows are zero."""
         start = self.rng.standard_normal((self.n, STARTS))
-        table = self._without_dead(self.table)
-        return Gram(table, np.ones(self.n), start, 2.0**self.exponent, self.precision)
+        found = in_one_unit(self.measured, self.dead)
+        return Gram(
+            found.table, np.ones(self.n), start, 2.0**found.exponent, self.precision, floor=found.floor
+        )
 
-    def _products(self, block: Block, pivot_rows: tuple[int, int, int] | None) -> Array:
-        """The block's table, with the lines of rows that overflowed redone in float64."""
-        table = products(block, pivot_rows)
-        wild = np.flatnonzero(~np.isfinite(table.diagonal()[:-1]) & ~self.dead).tolist()
+    def _looks_far(self, block: Block) -> bool:
+        """Whether a few columns show an offset that most share: it saves the product that would show it."""
+        if not isinstance(block, np.ndarray):
+            return False
+        few = host(block[:, :: -(-block.shape[1] // GLIMPSE)])
+        few = few * 2.0 ** -scale_exponent(reach(few))
+        i, j = self.pairs
+        squares, apart = (few**2).sum(1), ((few[i] - few[j]) ** 2).sum(1)
+        return is_offset(np.where(self.dead, math.nan, squares), apart)
+
+    def _take(self, block: Block, pivot_rows: Pivot | None) -> bool:
+        """Add the block as measured from this pivot, unless that is far from the rows."""
+        found, precision = measured(block, pivot_rows)
+        squares = found.table.diagonal()[:-1]
+        odd = self._odd(block, squares, pivot_rows)
+        if not np.isfinite(squares).any() and pivot_rows and self.dead[list(pivot_rows)].any():
+            return False  # the pivot itself is not finite
+        if 2 * len(odd) > len(self._alive()):
+            found, precision = self._scaled(block, self._alive(), pivot_rows, alone=True)
+            if self._is_far(in_one_unit(found, self.dead).table, []):
+                return False
+        else:
+            found = without(found, odd)
+            if self._is_far(found.table, odd):
+                return False
+            if odd:
+                lines, theirs = self._scaled(block, odd, pivot_rows, alone=False)
+                found, precision = added(found, lines), max(precision, theirs)
+        self._add(found, precision)
+        return True
+
+    def _add(self, found: Scaled, precision: float) -> None:
+        found = without(found, np.flatnonzero(self.dead).tolist())
+        self.measured = added(self.measured, found)
+        self.precision = max(self.precision, precision)
+
+    def _scaled(
+        self, block: Block, index: list[int], pivot: Pivot | str | None, alone: bool
+    ) -> tuple[Scaled, float]:
+        cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
+        found = each(lambda part: scaled_products(part, index, pivot, alone), cut)
+        return reduce(added, found), rounding(self.n, cut[0].shape[1], block.dtype.itemsize)
+
+    def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
+        """Rows whose squares overflowed or, where those of the typical row are too small, vanished."""
+        size = block.dtype.itemsize
+        wild: list[int] = np.flatnonzero(~(squares < HUGE[size]) & ~self.dead).tolist()
         if wild:
-            self.dead[[i for i in wild if not bool(abs(block[i]).max() < math.inf)]] = True
+            self._look_for_dead(block, wild)
             wild = [i for i in wild if not self.dead[i]]
-        if wild and len(wild) <= self.n // 2:
-            lines = exact_lines(block, wild, pivot_rows)
-            table[wild], table[:, wild] = lines, lines.T
-        return self._without_dead(table)
+        alive = squares[~self.dead]
+        if alive.size == 0 or np.median(alive) >= TINY[size]:
+            return wild
+        faint = np.flatnonzero((squares < TINY[size]) & ~self.dead).tolist()
+        return sorted({*wild, *unlike_pivot(block, faint, pivot_rows)})
 
-    def _without_dead(self, table: Array) -> Array:
-        gone = np.flatnonzero(self.dead)
-        table[gone] = table[:, gone] = 0.0
-        return table
+    def _look_for_dead(self, block: Block, index: list[int]) -> None:
+        """Rows that hold NaN or infinity."""
+        for i in index:
+            self.dead[i] |= not np.isfinite(reach(block[i : i + 1])[0])
 
-    def _take(self, table: Array, exponent: int) -> None:
-        if not self.table.any():
-            self.exponent = exponent
-        higher = max(exponent, self.exponent)
-        self.table *= 4.0 ** (self.exponent - higher)
-        self.table += self._without_dead(table) * 4.0 ** (exponent - higher)
-        self.exponent = higher
+    def _alive(self) -> list[int]:
+        alive: list[int] = np.flatnonzero(~self.dead).tolist()
+        return alive
 
-    def _is_far(self, table: Array) -> bool:
+    def _is_far(self, table: Array, odd: list[int]) -> bool:
         squares = np.where(self.dead, math.nan, table.diagonal()[:-1])
+        squares[odd] = math.nan
         i, j = self.pairs
         return is_offset(squares, squares[i] + squares[j] - 2 * table[i, j])
-
-    def _is_sound(self, table: Array, block: Block) -> bool:
-        """Whether squaring lost nothing: no row overflowed, and the typical row did not vanish."""
-        squares, tiny = table.diagonal()[:-1], TINY[block.dtype.itemsize]
-        if not np.isfinite(squares).all():
-            return False
-        if self.dead.all() or np.median(squares[~self.dead]) >= tiny:
-            return True
-        faint = np.flatnonzero((squares < tiny) & ~self.dead)
-        return not any(bool((block[int(i)] != 0).any()) for i in faint)
 
 
 class PointsTally:
@@ -223,10 +263,16 @@ def _median(exact: Array) -> Array:
     """The median of each column over the numbers that are finite; 0 where none is."""
     finite = np.isfinite(exact)
     if finite.all():
-        return np.asarray(np.median(exact, axis=0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column in which no number is finite
-        return np.asarray(np.nan_to_num(np.nanmedian(np.where(finite, exact, math.nan), axis=0)))
+        middle_of_each = np.median(exact, axis=0)
+        if np.isfinite(middle_of_each).all():  # the sum of the middle two may not be
+            return np.asarray(middle_of_each)
+    # Sorted, the numbers of a column that are finite come first; warnings are the whole process's to filter.
+    ordered, count = np.sort(np.where(finite, exact, math.inf), axis=0), finite.sum(axis=0)
+    low, high = (
+        np.take_along_axis(ordered, np.maximum(place, 0)[None], axis=0)[0]
+        for place in ((count - 1) // 2, count // 2)
+    )
+    return np.where(count > 0, low * 0.5 + high * 0.5, 0.0)
 
 
 def _sample(block: Block, rng: np.random.Generator) -> Array:

@@ -21,8 +21,8 @@ Progress: TypeAlias = Callable[[str, int, int], None]  # (stage, columns done, c
 class Answer(Protocol):
     """Where the second pass writes, and how it goes back into the caller's form."""
 
-    def write(self, columns: slice, values: Any) -> None:
-        """Store the answer for some columns; `values` is a (b,) vector like the blocks."""
+    def write(self, columns: slice, values: Any) -> float:
+        """Store the answer for some columns; how far rounding to the answer's dtype moved it."""
 
     def place(self, columns: slice, like: Any) -> Any:
         """The answer's own memory for these columns, if it holds numbers like these; else None."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+APART = 2**18  # numbers of two vectors compared at a time
 TORCH_FLOATS = {"float16", "bfloat16", "float32", "float64"}
 TORCH_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
@@ -87,6 +88,27 @@ def copy(target: Any, source: Any) -> None:
     else:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             np.copyto(target, np.asarray(source), casting="unsafe")
+
+
+def apart(first: Any, second: Any) -> float:
+    """The distance between two vectors of any dtypes, whatever their size; a strip at a time, in float64."""
+    total = 0.0
+    for start in range(0, len(first), APART):
+        here, there = (_in_float64(vector[start : start + APART]) for vector in (first, second))
+        between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
+        largest = float(abs(between).max())
+        if 0 < largest < math.inf:
+            between = between / largest
+            largest *= math.sqrt(float(between @ between))
+        total = math.hypot(total, largest)
+    return 2 * total
+
+
+def _in_float64(vector: Any) -> Any:
+    if is_tensor(vector):
+        vector = vector.double()
+        return vector.numpy() if on_host(vector) else vector
+    return vector.astype(np.float64)
 
 
 def gather(target: Any, lines: Sequence[int], parts: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.rows.arrays import copy, in_memory
+from randeigen.rows.arrays import apart, copy, in_memory
 from randeigen.types import Weights
 
 # Sums of weights carry rounding; half is reached a little early, so that ties fall to the lower value.
@@ -73,10 +73,15 @@ class Draft:
         self._flat = [in_memory(leaf).reshape(-1) for leaf in leaves]
         self._settle = settle
 
-    def write(self, columns: slice, values: Any) -> None:
-        """Store the answer for some columns, cast to each leaf's dtype."""
+    def write(self, columns: slice, values: Any) -> float:
+        """Store the answer for some columns, cast to each leaf's dtype; how far that moved them."""
+        moved = 0.0
         for piece in self._layout.pieces(columns):
-            copy(self._flat[piece.leaf][piece.start : piece.stop], values[piece.columns])
+            stored, given = self._flat[piece.leaf][piece.start : piece.stop], values[piece.columns]
+            copy(stored, given)
+            if stored.dtype != given.dtype:
+                moved = math.hypot(moved, apart(stored, given))
+        return moved
 
     def place(self, columns: slice, like: Any) -> Any:
         """The answer's own memory for these columns, or None if it does not hold numbers like these."""
