@@ -82,6 +82,13 @@ def scaled(block: Any, exponent: int | NDArray[np.int64]) -> Any:
     return block
 
 
+def where_finite(values: Any, instead: Any) -> Any:
+    """`instead` where the values are finite, the values themselves where they are not."""
+    if isinstance(values, np.ndarray):
+        return np.where(np.isfinite(values), instead, values)
+    return instead.where(values.isfinite(), values)
+
+
 def host(values: Any) -> Array:
     """As float64 numbers in main memory."""
     if not isinstance(values, (np.ndarray, np.generic)):

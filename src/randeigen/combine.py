@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.blocks import UNIT, at_hand, doubled, like, parts, pieces
+from randeigen.blocks import UNIT, at_hand, doubled, like, parts, pieces, where_finite
 from randeigen.rows.arrays import apart
 from randeigen.threads import each
 from randeigen.types import Block, Mask, Progress, Rows, Weights
@@ -251,7 +251,8 @@ class _Sum:
 
         def total(part: Block) -> Any:
             exact = self._total(like(self.weights / 4, wide := doubled(part)), wide)
-            return exact.clip(-top, top) * 4
+            # What is not finite came from a row that nobody has measured yet, and must be seen.
+            return where_finite(exact, exact.clip(-top, top)) * 4
 
         return _joined(each(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
 
