@@ -46,7 +46,8 @@ def run(
     case = _judge(rule, f, table, unusable, prior, seed, on_excess)
     found = case.verdict
     with alone(case.table.n):
-        sure = found.bounds[found.chosen] if found.bounds else certify(case.table, found.weights, case.f)
+        known = found.bounds and not case.table.distortion  # on a sketch the rounds' own are estimates
+        sure = found.bounds[found.chosen] if known else certify(case.table, found.weights, case.f)
     verdict = _widened(found, case.usable, case.notes)
     mean, away = _spend(source, case, progress)
     # What is merged column by column is as far off as its distance to a mean that is sure.

@@ -75,7 +75,7 @@ class RandEigen(TableRule):
             trail.see(mass, spread.variance)
             room = float(mass.sum()) - floor
             if stop := _ended(geometry, mass, spread, room, f):
-                return trail.verdict(stop)
+                return trail.verdict(stop, spread)
             share = removal_share(spread, mass)
             share *= min(1.0, room / float(mass @ share))  # the last round takes what the budget allows
             left = mass * (1 - share)
@@ -152,11 +152,16 @@ class Trail:
         self.fell[more] = len(self.masses)
         self.scores[more] = spread.scores[more] / spread.variance
 
-    def verdict(self, stop: Stop) -> Verdict:
-        """The blend of all rounds, measured once more so that it has a certificate of its own."""
+    def verdict(self, stop: Stop, spread: Spread) -> Verdict:
+        """The blend of all rounds, measured once more so that it has a certificate of its own.
+
+        `spread` is that of the last round.
+        """
         mass = self._blend()
         if len(self.masses) > 1:
-            self.see(mass, self.geometry.widest(mass).variance)
+            spread = self.geometry.widest(mass)
+            self.see(mass, spread.variance)
+        self.bounds[-1] = bound(self.geometry, mass, self.f, spread.variance + spread.allowance)
         whole = mass >= self.prior
         return Verdict(
             normalised(mass),
