@@ -24,6 +24,8 @@ FLOORS = (
     {"rows", "projection", "spectral", "strips", "blocks", "threads"},
     {"cuda"},  # met only by those who bring CUDA tensors
     {"geometry", "certificate", "combine", "kernels", "pivot"},
+    {"wide"},
+    {"tallies"},
     {"measure"},
     {"glance"},
     {"engine"},
