@@ -215,3 +215,23 @@ def test_very_many_rows_need_no_more_room_than_they_take_themselves(
     command = [sys.executable, "-c", PEAK, str(n), str(d), str(place)]
     ratio = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert ratio < 1.25
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1.0, 5e37])
+def test_rows_kept_in_float32_are_measured_as_in_float64(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (attacked(300, 60, 30).clip(-6, 6).astype(np.float64) * scale).astype(np.float32)
+    wide = randeigen.aggregate(rows, f=30, geometry="sketch", seed=0)
+    monkeypatch.setattr(randeigen.tallies, "SHORT", 0)
+    narrow, _ = measure(as_rows(rows), "sketch", 0)
+    assert isinstance(narrow, Points)
+    assert narrow.points.dtype == np.float32
+    again = randeigen.aggregate(rows, f=30, geometry="sketch", seed=0)
+    np.testing.assert_allclose(again.weights, wide.weights, atol=1e-5)
+    assert again.bias_bound == pytest.approx(wide.bias_bound, rel=1e-5)
+    exact = rows.astype(np.float64) / scale
+    apart = ((exact[0] - exact) ** 2).sum(1)
+    np.testing.assert_allclose(
+        narrow.distances_from(0) * (narrow.unit / scale) ** 2, apart, rtol=1e-4, atol=1e-4
+    )

@@ -66,8 +66,10 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramTally | PointsTally:
     if kind == "gaussian":
         return PointsTally(n, k, seed, GaussianProjection(seed, k), _check(n, d, seed))
     k = max(k, 4 * n)  # a sketch this wide widens a shapeless cloud by at most (1 + 1/2)²
-    if k >= d or (kind == "auto" and WORTH * k > d):
+    if kind == "auto" and WORTH * k > d:
         return _exact(n, d, seed)
+    if k >= d:
+        return PointsTally(n, d, seed, None)
     sparse = SparseProjection(seed, k)
     return PointsTally(n, sparse.k, seed, sparse, _check(n, d, seed))
 

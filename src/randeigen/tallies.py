@@ -22,6 +22,7 @@ SMALLEST = 2.0**-560  # so that the ratio of the two is above every unit
 # By item size of the points: a typical magnitude that asks for larger units, the largest one, and the step.
 ROOM = {4: (2.0**120, 2.0**127, 16), 8: (2.0**900, 2.0**1000, 200)}
 KEPT = {4: 2.0**-21, 8: 2.0**-46}  # rounding of a difference from the pivot and its square, by item size
+SHORT = 2**22  # numbers that may as well be kept in float64
 LINES = 512  # of the table that are added to at a time
 
 
@@ -38,7 +39,7 @@ class Tally(Protocol):
 class PointsTally:
     """Fills n points in k columns, by a random projection or, for short rows, by the rows themselves.
 
-    The rows themselves are kept in their own precision. Projections are summed in float64.
+    Rows themselves are kept in their own precision where there are many; projections are summed in float64.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class PointsTally:
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns."""
-        if self.projection is None and self.precision == 0:
-            self.points = np.zeros(self.shape, np.float32 if block.dtype.itemsize == 4 else np.float64)
+        if self.projection is None and self.precision == 0 and block.dtype.itemsize == 4:
+            self.points = np.zeros(self.shape, np.float32 if self.points.size > SHORT else np.float64)
         self.precision = max(self.precision, KEPT[block.dtype.itemsize])
         at = columns.start
         for piece in pieces(block):
