@@ -96,6 +96,11 @@ def host(values: Any) -> Array:
     return np.asarray(values, dtype=np.float64)
 
 
+def as_host(values: Any) -> Any:
+    """In main memory, in the dtype they have."""
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()
+
+
 def like(values: Array, block: Block) -> Any:
     """The same numbers in the block's library, dtype and device."""
     return values.astype(block.dtype) if isinstance(block, np.ndarray) else block.new_tensor(values)

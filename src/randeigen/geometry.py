@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.blocks import median
-from randeigen.spectral import DENSE, Operator, power_iteration, top_of_covariance, top_of_operator
-from randeigen.types import Array, Spread
+from randeigen.spectral import (
+    DENSE,
+    Operator,
+    Top,
+    power_iteration,
+    top_dense,
+    top_of_covariance,
+    top_of_operator,
+)
+from randeigen.strips import along, combined, covariance, mixed, products, squares
+from randeigen.types import Array, Mask, Spread
 
 CENTRING = 2.0**-48  # of their squared lengths: what is left of equal rows when the mean is subtracted
 USUAL = 2.0**-21  # rounding of a float32 entry whose numbers nobody arranged
@@ -42,8 +51,8 @@ class Gram:
         whole = float(scaled.trace())
         if whole <= CENTRING * self._mean_square(weights):  # rounding is all there is
             return Spread(max(whole, 0.0), np.zeros(self.n))
-        variance, vector = top_of_covariance(scaled, half, self.start)
-        return _spread(variance, _unscaled(scaled, half, vector), weights, scaled.diagonal())
+        top = top_of_covariance(scaled, half, self.start)
+        return _spread(top, _unscaled(scaled, half, top.vector), weights, scaled.diagonal())
 
     def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
         """The paper's power iteration, run where it has the same iterates: among the rows."""
@@ -123,15 +132,22 @@ class Gram:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """n rows in k columns: a sketch, or the rows themselves when they are short."""
+    """n rows in k columns: a sketch, or the rows themselves when they are short.
 
-    points: Array  # (n, k), measured from the pivot
-    origin: Array  # (k,) the caller's origin among them
+    Points may be float32, to take no more room than the rows did; all sums over them are made in float64.
+    """
+
+    points: NDArray[Any]  # (n, k), measured from the pivot
+    origin: NDArray[Any]  # (k,) the caller's origin among them
     prior: Array  # (n,)
     start: Array  # (n, p)
     unit: float = 1.0
     precision: float = 0.0
     distortion: float = 0.0
+    beyond: Mask | None = None  # (n,) rows further out than their points say; None: there are none
+    check: Gram | Points | None = (
+        None  # of a sketch: another measurement of the rows, for the certificate alone
+    )
     partial: ClassVar[bool] = False
 
     @property
@@ -144,19 +160,19 @@ class Points:
         if self.points.shape[1] <= DENSE:
             return self._widest_of_few_columns(weights)
         apply, project = self._operators(weights)
-        variance, vector = top_of_operator(apply, self.start)
-        return _spread(variance, project(vector), weights, self._alone(weights))
+        top = top_of_operator(apply, self.start)
+        return _spread(top, project(top.vector), weights, self._alone(weights))
 
     def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
         """The paper's power iteration on Cov(Y), from a Gaussian start in its k dimensions."""
         apply, project = self._operators(weights)
         half = np.sqrt(weights / weights.sum())
-        seen = self.points @ rng.standard_normal(self.points.shape[1])
+        seen = along(self.points, rng.standard_normal((self.points.shape[1],)))
         return _spread_by_power(apply, project, half * (seen - half**2 @ seen), steps, weights)
 
     def distances(self) -> Array:
         """(n, n) squared distances."""
-        return _apart(self.reach(), self.points @ self.points.T)
+        return _apart(self.reach(), products(self.points))
 
     def distances_from(self, row: int) -> Array:
         """(n,) squared distances from one row."""
@@ -164,11 +180,11 @@ class Points:
 
     def lengths(self) -> Array:
         """(n,) squared distances from the caller's origin."""
-        return _squares(self.points - self.origin)
+        return squares(self.points, self.origin)
 
     def reach(self) -> Array:
         """(n,) squared distances from the pivot: how far out each row is, to a factor."""
-        return _squares(self.points)
+        return squares(self.points)
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         """Length of Σ (aᵢ − bᵢ)·xᵢ, the rows measured from the caller's origin; no sum need be 1."""
@@ -181,13 +197,28 @@ class Points:
 
     def pick(self, index: NDArray[np.intp]) -> Points:
         """The same cloud with only these rows."""
-        return replace(self, points=self.points[index], prior=self.prior[index], start=self.start[index])
+        if np.array_equal(index, np.arange(self.n)):  # the ordinary case: no copy
+            return self
+        return replace(
+            self,
+            points=self.points[index],
+            prior=self.prior[index],
+            start=self.start[index],
+            beyond=None if self.beyond is None else self.beyond[index],
+            check=self.check and self.check.pick(index),
+        )
 
     def mix(self, matrix: Array) -> Points:
         """The cloud of m combinations of the rows and, last, the origin."""
-        points = matrix[:, :-1] @ self.points + matrix[:, -1:] * self.origin
         m = matrix.shape[0]
-        return replace(self, points=points, prior=np.ones(m), start=self.start[:m])
+        return replace(
+            self,
+            points=mixed(self.points, self.origin, matrix),
+            prior=np.ones(m),
+            start=self.start[:m],
+            beyond=None if self.beyond is None else np.asarray(matrix[:, :-1][:, self.beyond].any(axis=1)),
+            check=self.check and self.check.mix(matrix),
+        )
 
     def with_prior(self, prior: Array) -> Points:
         """The same cloud with other masses."""
@@ -195,32 +226,28 @@ class Points:
 
     def _operators(self, weights: Array) -> tuple[Operator, Operator]:
         w = weights / weights.sum()
-        half, mean = np.sqrt(w), w @ self.points
+        half, mean = np.sqrt(w), combined(self.points, w)
 
         def project(vector: Array) -> Array:
             seen = half * vector
-            direction = seen @ self.points - seen.sum() * mean
-            return np.asarray(self.points @ direction - mean @ direction)
+            direction = combined(self.points, seen) - seen.sum() * mean
+            return np.asarray(along(self.points, direction) - mean @ direction)
 
         return lambda vector: half * project(vector), project
 
     def _widest_of_few_columns(self, weights: Array) -> Spread:
         w = weights / weights.sum()
-        centred = self.points - w @ self.points
-        values, vectors = np.linalg.eigh((centred.T * w) @ centred)
-        places = np.where(weights > 0, centred @ vectors[:, -1], 0.0)
+        mean = combined(self.points, w)
+        top = top_dense(covariance(self.points, w, mean), np.resize(self.start, (mean.size, 1)))
+        places = along(self.points, top.vector) - mean @ top.vector
         alone = self._alone(weights)[weights > 0]
-        return Spread(max(float(values[-1]), 0.0), places, median(alone))
+        return Spread(top.value, np.where(weights > 0, places, 0.0), median(alone), top.allowance)
 
     def _alone(self, weights: Array) -> Array:
         """(n,) each row's weight times its squared distance from the mean."""
         w = weights / weights.sum()
-        mean = w @ self.points
-        return np.asarray(w * (self.reach() - 2 * (self.points @ mean) + mean @ mean))
-
-
-def _squares(points: Array) -> Array:
-    return np.asarray(np.einsum("ij,ij->i", points, points))
+        mean = combined(self.points, w)
+        return np.asarray(w * (self.reach() - 2 * along(self.points, mean) + mean @ mean))
 
 
 def _apart(squares: Array, inner: Array) -> Array:
@@ -235,19 +262,20 @@ def _unscaled(scaled: Array, half: Array, vector: Array) -> Array:
     return np.asarray(np.dot(scaled, vector) / np.where(half > 0, half, 1.0))
 
 
-def _spread(variance: float, projected: Array, weights: Array, alone: Array) -> Spread:
-    if variance <= 0:
-        return Spread(0.0, np.zeros(weights.size))
+def _spread(top: Top, projected: Array, weights: Array, alone: Array) -> Spread:
+    if not 0 < top.value < math.inf:
+        return Spread(top.value, np.zeros(weights.size), allowance=top.allowance)
     live = weights > 0
-    places = np.where(live, projected / math.sqrt(variance), 0.0)
-    return Spread(variance, places, median(alone[live]))
+    places = np.where(live, projected / math.sqrt(top.value), 0.0)
+    return Spread(top.value, places, median(alone[live]), top.allowance)
 
 
 def _spread_by_power(apply: Operator, project: Operator, start: Array, steps: int, weights: Array) -> Spread:
     vector = power_iteration(apply, start, steps)
     image = apply(vector)
     length = float(vector @ image)  # of the direction the rows' combination `vector` points in, squared
-    if length <= 0:
-        return Spread(0.0, np.zeros(weights.size))
+    if not 0 < length < math.inf:
+        return Spread(max(length, 0.0), np.zeros(weights.size))
     places = np.where(weights > 0, project(vector) / math.sqrt(length), 0.0)
-    return Spread(float(image @ image) / length, places)
+    size = math.ldexp(0.5, math.frexp(length)[1])  # its squares may overflow
+    return Spread(float((image / size) @ (image / size)) / (length / size) * size, places)

@@ -15,25 +15,28 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.blocks import at_hand, host, middle, parts, pieces, reach
+from randeigen.blocks import at_hand, host, parts, pieces, reach
 from randeigen.errors import BadRows
-from randeigen.geometry import Gram, Points
+from randeigen.geometry import Gram
 from randeigen.kernels import Pivot, measured, rounding, scale_exponent, scaled_products, unlike_pivot
-from randeigen.projection import EPS_JL, GaussianProjection, SparseProjection, width
+from randeigen.projection import CHECK_HASHES, GaussianProjection, SparseProjection, width
 from randeigen.scaling import Scaled, added, in_one_unit, nothing, without
+from randeigen.tallies import STARTS as STARTS
+from randeigen.tallies import PointsTally, TableTally
 from randeigen.threads import each
-from randeigen.types import Array, Block, Geometry, Mask, Progress, Rows
+from randeigen.types import Array, Block, Geometry, Progress, Rows
 
 Index: TypeAlias = NDArray[np.intp]
 
 KINDS = ("auto", "gram", "sketch", "gaussian")
 FAR = 8.0  # squared lengths this many times the squared distances between rows ask for a pivot
+WORTH = 4  # a sketch is made where rows are at least this many times as long
+EXACT = 2048  # rows up to which the exact table costs less than the sketch it would check
 TINY = {4: 1e-30, 8: 1e-280}  # squares are exact well above this, by item size
 HUGE = {4: math.inf, 8: 1e280}  # and below this their sum over all blocks fits a float64
 GLIMPSE = 16  # columns
 PIVOTS = 3  # tries: each is set by corrupt rows only if two of three are
 ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a table entry, relative to its rows' lengths, by item size
-STARTS = 8  # secret directions to begin the search for the widest one with
 NOT_FINITE = "not finite: it holds NaN or infinity"
 TOO_LARGE = "too large to measure beside the others"
 
@@ -57,19 +60,39 @@ def measure(
 
 
 def _choose(rows: Rows, kind: str, seed: int) -> GramTally | PointsTally:
-    """By cost: n²·d for the exact table, n·d for a sketch, and short rows are their own small space."""
+    """By cost: n²·d for the exact table, n·d for a sketch, and short rows are their own small space.
+
+    Sketches are made where they are so narrow that two of them take no more room than the rows.
+    """
     if kind not in KINDS:
         raise BadRows(f"geometry={kind!r} is not known; choose one of {', '.join(map(repr, KINDS))}.")
     n, d, k = rows.n, rows.d, width(rows.d)
     if kind == "gram" or (kind == "auto" and n <= k and n <= d):
         return GramTally(n, seed)
     if kind == "gaussian":
-        return PointsTally(n, k, seed, GaussianProjection(seed, k))
+        return PointsTally(n, k, seed, GaussianProjection(seed, k), _check(n, d, seed))
     k = max(k, 4 * n)  # a sketch this wide widens a shapeless cloud by at most (1 + 1/2)²
+    if kind == "auto" and WORTH * k > d:
+        return _exact(n, d, seed)
     if k >= d:
         return PointsTally(n, d, seed, None)
     sparse = SparseProjection(seed, k)
-    return PointsTally(n, sparse.k, seed, sparse)
+    return PointsTally(n, sparse.k, seed, sparse, _check(n, d, seed))
+
+
+def _check(n: int, d: int, seed: int) -> GramTally | PointsTally:
+    """What the certificate of a sketch is measured on: exact, or a sketch with coins of its own."""
+    sparse = SparseProjection(seed, max(width(d), 4 * n), CHECK_HASHES, purpose=5)
+    if n <= EXACT or WORTH * sparse.k > d:
+        return _exact(n, d, seed)
+    return PointsTally(n, sparse.k, seed, sparse, purpose=6)
+
+
+def _exact(n: int, d: int, seed: int) -> GramTally | PointsTally:
+    """Whatever is exact and takes the least room: n×n products, or the rows themselves."""
+    if n <= min(d, EXACT):
+        return GramTally(n, seed)
+    return TableTally(n, seed) if 2 * n <= d else PointsTally(n, d, seed, None)
 
 
 class GramTally:
@@ -183,63 +206,6 @@ class GramTally:
         return is_offset(squares, squares[i] + squares[j] - 2 * table[i, j])
 
 
-class PointsTally:
-    """Fills n points in k columns, by a random projection or, for short rows, by the rows themselves."""
-
-    def __init__(
-        self, n: int, k: int, seed: int, projection: GaussianProjection | SparseProjection | None
-    ) -> None:
-        self.rng = np.random.default_rng([seed, 3])
-        self.points = np.zeros((n + 1, k))  # the origin is the last
-        self.projection = projection
-        self.precision = 0.0
-
-    @property
-    def dead(self) -> Mask:
-        """Rows with a number that is not finite: it has reached their points."""
-        return np.asarray(~np.isfinite(self.points[:-1]).all(axis=1))
-
-    def add(self, columns: slice, block: Block) -> None:
-        """One block of columns. A projection squares nothing, so only a far origin needs care."""
-        self.precision = max(self.precision, ROUNDING[block.dtype.itemsize])
-        if self.projection is None:
-            exact = host(block)
-            pivot = _median(exact)
-            self.points[:-1, columns], self.points[-1, columns] = exact - pivot, -pivot
-        elif not self._is_far(_sample(block, self.rng)):
-            self.projection.add(self.points[:-1], columns, block)
-        else:
-            at = columns.start
-            for piece in pieces(block):
-                self._add_shifted(slice(at, at + piece.shape[1]), piece)
-                at += piece.shape[1]
-
-    def geometry(self) -> Points:
-        """The finished points. Those of dead rows are zero."""
-        self.points[:-1][self.dead] = 0.0
-        exponent = scale_exponent(np.abs(self.points[:-1]).max(axis=1))
-        points = self.points * 2.0**-exponent if exponent else self.points
-        n, distortion = points.shape[0] - 1, EPS_JL if self.projection else 0.0
-        start = self.rng.standard_normal((n, STARTS))
-        return Points(points[:-1], points[-1], np.ones(n), start, 2.0**exponent, self.precision, distortion)
-
-    def _add_shifted(self, columns: slice, block: Block) -> None:
-        assert self.projection is not None
-        three = self.rng.permutation(block.shape[0])[:3]
-        a, b, c = (block[int(i)] for i in (*three, three[0], three[0])[:3])  # the first again if rows are few
-        pivot = middle(a, b, c)
-        if self._is_far(block - pivot):
-            pivot = _median(host(block))
-            block = host(block)
-        self.projection.add(self.points[:-1], columns, block - pivot)
-        self.projection.add(self.points[-1:], columns, -pivot[None])
-
-    def _is_far(self, block: Block) -> bool:
-        i, j = _pairs(block.shape[0], self.rng)
-        apart = block[i] - block[j]
-        return is_offset(host((block * block).sum(1)), host((apart * apart).sum(1)))
-
-
 def _pairs(n: int, rng: np.random.Generator) -> tuple[Index, Index]:
     """Every row with a partner nobody could foresee."""
     order = rng.permutation(n)
@@ -257,25 +223,3 @@ def is_offset(squares: Array, apart: Array) -> bool:
         return False
     quartile = float(np.partition(apart, apart.size // 4)[apart.size // 4])
     return bool(np.median(squares) > FAR * max(quartile, 0.0))
-
-
-def _median(exact: Array) -> Array:
-    """The median of each column over the numbers that are finite; 0 where none is."""
-    finite = np.isfinite(exact)
-    if finite.all():
-        middle_of_each = np.median(exact, axis=0)
-        if np.isfinite(middle_of_each).all():  # the sum of the middle two may not be
-            return np.asarray(middle_of_each)
-    # Sorted, the numbers of a column that are finite come first; warnings are the whole process's to filter.
-    ordered, count = np.sort(np.where(finite, exact, math.inf), axis=0), finite.sum(axis=0)
-    low, high = (
-        np.take_along_axis(ordered, np.maximum(place, 0)[None], axis=0)[0]
-        for place in ((count - 1) // 2, count // 2)
-    )
-    return np.where(count > 0, low * 0.5 + high * 0.5, 0.0)
-
-
-def _sample(block: Block, rng: np.random.Generator) -> Array:
-    """A few columns, enough to see an offset that most of them share."""
-    columns = rng.choice(block.shape[1], min(256, block.shape[1]), replace=False)
-    return host(block[:, np.sort(columns)])

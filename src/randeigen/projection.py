@@ -17,6 +17,8 @@ from randeigen.types import Array, Block
 
 EPS_JL = 0.1  # the paper's distortion (its section on randomized dimensionality reduction)
 HASHES = 4  # ±1 per column in the sparse sketch: one alone lets two heavy columns collide and cancel
+CHECK_HASHES = 8  # of the sketch behind the certificate: the more, the fewer of them a few columns can spoil
+CHANCE = 1e-7  # that a sketch shortens one fixed vector by more than `distortion` says
 GAUSSIAN_TILE = 256
 
 
@@ -27,6 +29,32 @@ def width(d: int, eps_jl: float = EPS_JL) -> int:
     1248
     """
     return max(1, math.ceil(math.log(max(d, 2)) / eps_jl**2))
+
+
+def distortion(k: int, hashes: int, chance: float = CHANCE) -> float:
+    """δ such that a sparse sketch of k columns keeps |Sx|² ≥ (1 − δ)·|x|² for any one x, but for a chance.
+
+    |Sx|² is the mean, over independent count sketches of k/hashes columns, of numbers that are at least 0,
+    have mean |x|² and variance at most v·|x|⁴, v = 2·hashes/k, whatever x is. For such sums Bennett's
+    inequality gives P(|Sx|² ≤ (1 − δ)|x|²) ≤ exp(−hashes·v·((1+y)·ln(1+y) − y)) with y = δ/v. 1 if no δ will
+    do. It speaks of an x chosen without knowledge of the sketch.
+
+    >>> round(distortion(8192, 8), 2)
+    0.45
+    """
+    v = 2 * hashes / k
+
+    def unlikely(delta: float) -> bool:
+        y = delta / v
+        return hashes * v * ((1 + y) * math.log1p(y) - y) >= -math.log(chance)
+
+    low, high = 0.0, 1.0
+    if not unlikely(high):
+        return 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if unlikely(middle) else (middle, high)
+    return high
 
 
 class GaussianProjection:
@@ -45,18 +73,19 @@ class GaussianProjection:
 
 
 class SparseProjection:
-    """A few ±1 per column: `HASHES` count sketches side by side. Costs n·d whatever k is.
+    """A few ±1 per column: some count sketches side by side. Costs n·d·hashes whatever k is.
 
-    Each sketch is k/HASHES wide and takes tiles of that many columns: it flips their signs at random,
+    Each sketch is k/hashes wide and takes tiles of that many columns: it flips their signs at random,
     rotates the tile by a random amount and adds it up. A column meets itself never, another of its tile
     never, and one of another tile with the chance 1/width that any hash must allow; the variance of an
     inner product depends on nothing else.
     """
 
-    def __init__(self, seed: int, k: int) -> None:
-        self.k = k + -k % HASHES
-        self._width = self.k // HASHES
-        self._key = _key(seed, 2)
+    def __init__(self, seed: int, k: int, hashes: int = HASHES, purpose: int = 2) -> None:
+        self.k = k + -k % hashes
+        self.hashes = hashes
+        self._width = self.k // hashes
+        self._key = _key(seed, purpose)
 
     def add(self, points: Array, columns: slice, block: Block) -> None:
         """points += block @ P[columns]."""
@@ -67,7 +96,7 @@ class SparseProjection:
             for first in range(0, self.k, width):
                 turn = int(rng.integers(width))
                 bits = np.unpackbits(rng.integers(256, size=(width + 7) // 8, dtype=np.uint8))[inside]
-                flips = (bits.astype(np.float32) * 2 - 1) / math.sqrt(HASHES)
+                flips = (bits.astype(np.float32) * 2 - 1) / math.sqrt(self.hashes)
                 flipped = _host(piece * _like(piece, flips))
                 start = (inside.start + turn) % width
                 fit = min(width - start, flipped.shape[1])  # what does not fit wraps round to the front

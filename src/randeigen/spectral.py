@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
+from randeigen.lanczos import (
+    RESIDUAL,
+    STEPS,
+    Operator,
+    Top,
+    binary_exponent,
+    decomposed,
+    power_iteration,
+    top_of_operator,
+    unit,
+)
 from randeigen.types import Array, Mask
 
-Operator: TypeAlias = Callable[[Array], Array]
+__all__ = ["Operator", "Top", "power_iteration", "top_dense", "top_of_covariance", "top_of_operator"]
 
 DENSE, BLOCKS = 40, 160  # up to these sizes a dense decomposition, then powers on a block, are fastest
 SEMICIRCLE = 2.2  # widths from the middle to the end of a round cloud's spectrum, with some room
@@ -22,26 +32,44 @@ SQUARINGS = 6
 LINE = 8  # numbers that a line of the cache holds
 ALONE = 9_000  # multiplications that OpenBLAS does not share out
 MANY = 8  # rows: below that the parts cost more than they save
-STEPS = 200  # Lanczos steps before we settle for what there is; the eigenvalue is long exact by then
-CHECKS = frozenset((14, 30, 42, 60, 90, 130))  # when to ask whether it has converged: asking costs too
 TINY = float(np.finfo(float).tiny)
-RESIDUAL = 1e-10  # relative; the eigenvalue's own error is its square over the gap
 
 
-def top_of_covariance(matrix: Array, half: Array, start: Array) -> tuple[float, Array]:
+def top_of_covariance(matrix: Array, half: Array, start: Array) -> Top:
     """Largest eigenvalue and its unit eigenvector of a weighted covariance as the rows see it.
 
     `half`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds directions
     nobody can arrange to be orthogonal to the answer: secret random ones.
+
+    The allowance is 0 up to n = DENSE (LAPACK is exact to rounding), the residual up to BLOCKS, and beyond
+    that what `top_of_operator` claims. A matrix with a number that is not finite has an infinite eigenvalue.
     """
-    n = matrix.shape[0]
+    n, size = matrix.shape[0], float(matrix.trace())
+    if not 0 < size < math.inf:  # rounding is all there is, or its sum overflows
+        size = float(abs(matrix).max())
+    exponent = binary_exponent(size)
+    if exponent:  # by a power of two: no bit of an ordinary result depends on it
+        matrix = np.ldexp(matrix, -exponent)
     if n > BLOCKS:
-        return top_of_operator(partial(_product, matrix), start)
-    found = _top_by_blocks(matrix, half, start) if n > DENSE else None
-    if found is None:
-        values, vectors = np.linalg.eigh(matrix)
-        found = float(values[-1]), vectors[:, -1]
-    return max(found[0], 0.0), found[1]
+        found = top_of_operator(partial(_product, matrix), start)
+    else:
+        found = (_top_by_blocks(matrix, half, start) if n > DENSE else None) or top_dense(matrix, start)
+    return found.scaled(exponent)
+
+
+def top_dense(matrix: Array, start: Array) -> Top:
+    """By LAPACK; where that finds nothing, by powers, with an allowance up to the Frobenius norm."""
+    values, vectors = decomposed(matrix)
+    if np.isfinite(values[-1]):
+        return Top(max(float(values[-1]), 0.0), vectors[:, -1])
+    peak = float(abs(matrix).max())
+    if not math.isfinite(peak):
+        return Top(math.inf, unit(start[:, 0]))
+    exponent = binary_exponent(peak)
+    matrix = np.ldexp(matrix, -exponent)
+    vector = unit(power_iteration(partial(np.dot, matrix), unit(start[:, 0]), STEPS))
+    value = max(float(vector @ matrix @ vector), 0.0)
+    return Top(value, vector, math.sqrt(np.vdot(matrix, matrix)) - value).scaled(exponent)
 
 
 class _Case(NamedTuple):
@@ -60,12 +88,17 @@ class _Seen(NamedTuple):
     value: float
     vector: Array
     off: float  # how far these two are from an eigenpair; at most 1 will do
+    residual: float  # the same in the matrix's own units: an eigenvalue lies within it
     least: float
     basis: Array
 
 
-def _top_by_blocks(matrix: Array, half: Array, start: Array) -> tuple[float, Array] | None:
+def _top_by_blocks(matrix: Array, half: Array, start: Array) -> Top | None:
     """By polynomials of the matrix on a block of directions. None if the top is too crowded.
+
+    A pair is returned only if its residual is at most RESIDUAL. That it is the top one rests on the start:
+    every direction at the top grows as much as the one found, so to be missed it must have been all but
+    orthogonal to each of the secret directions, whose chance is about (RESIDUAL·sqrt(n))**p.
 
     A few small eigenvalues, rows that lost much of their mass, widen the spectrum until its top lies within
     what looks like the bulk. Filtering notices, and leaves that to squaring.
@@ -85,7 +118,7 @@ def _top_by_blocks(matrix: Array, half: Array, start: Array) -> tuple[float, Arr
     return _top_by_filtering(case, start, high) or _top_by_squaring(case, start)
 
 
-def _top_by_filtering(case: _Case, block: Array, high: float) -> tuple[float, Array] | None:
+def _top_by_filtering(case: _Case, block: Array, high: float) -> Top | None:
     """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
     low = min(case.low, float(case.matrix.diagonal()[case.live].min())) if case.low > 0 else 0.0
     goal, before = GROWN, math.inf
@@ -94,10 +127,10 @@ def _top_by_filtering(case: _Case, block: Array, high: float) -> tuple[float, Ar
         if grown is None:
             return None
         seen = _look(case, grown)
-        if not seen.value > high:  # what grew lies below the bulk
+        if not seen.value > high:  # what grew lies below the bulk, or LAPACK failed
             return None
         if seen.off <= 1:
-            return seen.value, seen.vector
+            return Top(seen.value, seen.vector, seen.residual)
         if not seen.off < before / 10:
             return None
         block, high, goal, before = seen.basis, max(high, seen.least), 10 * seen.off, seen.off
@@ -136,7 +169,7 @@ def _aligned(n: int) -> Array:
     return room[skip : skip + n * n].reshape(n, n)
 
 
-def _top_by_squaring(case: _Case, block: Array) -> tuple[float, Array] | None:
+def _top_by_squaring(case: _Case, block: Array) -> Top | None:
     """By a 64th power: a handful of small products. None if that does not converge.
 
     The power is that of the matrix less the bulk of its spectrum: of a round cloud in many dimensions all
@@ -151,7 +184,7 @@ def _top_by_squaring(case: _Case, block: Array) -> tuple[float, Array] | None:
     while True:
         seen = _look(case, np.dot(block, power))
         if seen.off <= 1:
-            return seen.value, seen.vector
+            return Top(seen.value, seen.vector, seen.residual)
         if not seen.off < before / 10:  # too slow: the top is crowded
             return None
         block, before = seen.basis, seen.off
@@ -161,42 +194,14 @@ def _look(case: _Case, block: Array) -> _Seen:
     """The widest direction that some directions span."""
     basis = np.linalg.qr(block.T)[0]
     image = np.dot(case.matrix, basis)
-    values, vectors = np.linalg.eigh(np.dot(basis.T, image))
+    values, vectors = decomposed(np.dot(basis.T, image))
     value, top = float(values[-1]), vectors[:, -1]
     vector = np.dot(basis, top)
     rest = np.dot(image, top) - value * vector
     # Relative to what tells the eigenvalues apart, not to their size: else a round cloud passes at once.
     allowed = max(RESIDUAL * min(value, 4 * case.width), TINY)
-    return _Seen(value, vector, math.sqrt(rest @ rest) / allowed, float(values[0]), basis.T)
-
-
-def top_of_operator(apply: Operator, start: Array) -> tuple[float, Array]:
-    """The same by Lanczos with full reorthogonalisation, so that no n×n matrix is needed."""
-    start = start[:, 0]
-    steps = min(start.size, STEPS)
-    basis = np.empty((steps + 1, start.size))
-    inside = np.zeros((steps, steps))  # the operator seen from within the basis: tridiagonal
-    basis[0] = start / math.sqrt(start @ start)
-    reach = previous = 0.0
-    for j in range(steps):
-        here, seen, new = basis[j], basis[: j + 1], basis[j + 1]
-        image = apply(here)
-        inside[j, j] = along = float(here @ image)
-        np.subtract(image, along * here, out=new)
-        if j:
-            new -= previous * basis[j - 1]
-        new -= np.dot(np.dot(seen, new), seen)  # once more, against all: rounding lets old directions back in
-        previous = math.sqrt(new @ new)
-        reach = max(reach, abs(along), previous)  # of rounding alone the operator may be negative
-        last = j + 1 == steps or previous <= 1e-14 * reach
-        if last or j + 1 in CHECKS:
-            values, vectors = np.linalg.eigh(inside[: j + 1, : j + 1])
-            if last or previous * abs(vectors[-1, -1]) <= RESIDUAL * values[-1]:
-                break
-        inside[j + 1, j] = previous  # eigh reads the lower triangle
-        new /= previous
-    vector = np.dot(vectors[:, -1], basis[: j + 1])
-    return max(float(values[-1]), 0.0), vector / math.sqrt(vector @ vector)
+    residual = math.sqrt(rest @ rest)
+    return _Seen(value, vector, residual / allowed, residual, float(values[0]), basis.T)
 
 
 def _product(matrix: Array, vector: Array) -> Array:
@@ -208,15 +213,3 @@ def _product(matrix: Array, vector: Array) -> Array:
     for i in range(0, n, rows):
         np.dot(matrix[i : i + rows], vector, out=out[i : i + rows])
     return out
-
-
-def power_iteration(apply: Operator, start: Array, steps: int) -> Array:
-    """A fixed number of steps from `start`, however far that gets; zero if the operator is."""
-    vector = start
-    for _ in range(steps):
-        vector = apply(vector)
-        length = np.linalg.norm(vector)
-        if length == 0:
-            break
-        vector = vector / length
-    return vector

@@ -51,6 +51,7 @@ class Spread(NamedTuple):
     variance: float  # along it
     places: Array  # (n,) signed distance from the mean along it; 0 for rows of no weight
     alone: float = 0.0  # the variance that the typical row gives its own direction, all by itself
+    allowance: float = 0.0  # no direction is wider than `variance` by more than this
 
     @property
     def scores(self) -> Array:
@@ -75,7 +76,7 @@ class Geometry(Protocol):
 
     @property
     def distortion(self) -> float:
-        """0 if exact; else the variance along a fixed direction is known to 1 ± this."""
+        """0 if exact; else the variance along a fixed direction is at least 1 − this of the true one."""
 
     @property
     def partial(self) -> bool:
@@ -166,7 +167,8 @@ class Verdict:
     stop: Stop
     scale: float = 1.0  # the answer is the weighted mean times this: below 1 where rows were clipped
     spreads: tuple[float, ...] = ()  # standard deviation along the widest direction, before each round
-    bounds: tuple[float, ...] = ()  # the certificate of the same iterates, for the f the rule was given
+    # The certificate of the same iterates, for the f the rule was given; an estimate of it on a sketch.
+    bounds: tuple[float, ...] = ()
     chosen: int = 0  # spreads[chosen] and bounds[chosen] are those of the answer itself
     fell: NDArray[np.intp] | None = None  # (n,) round in which a row lost most weight; 0: it lost none
     scores: Array | None = None  # (n,) its squared distance in that round, in units of the variance

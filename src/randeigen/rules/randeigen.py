@@ -96,7 +96,7 @@ class RandEigen(TableRule):
             mass = left
         else:  # by coins alone: what they take is right on average only
             stop = Stop.ROUNDS
-        return trail.verdict(stop)
+        return trail.verdict(stop, spread)
 
 
 def removal_share(spread: Spread, mass: Array) -> Array:
@@ -201,11 +201,16 @@ class Trail:
         self.fell[more] = len(self.masses)
         self.scores[more] = spread.scores[more] / spread.variance
 
-    def verdict(self, stop: Stop) -> Verdict:
-        """The blend of all rounds, measured once more so that it has a certificate of its own."""
+    def verdict(self, stop: Stop, spread: Spread) -> Verdict:
+        """The blend of all rounds, measured once more so that it has a certificate of its own.
+
+        `spread` is that of the last round.
+        """
         mass = self._blend()
         if len(self.masses) > 1 or not np.array_equal(mass, self.masses[0]):
-            self.see(mass, self.geometry.widest(mass).variance)
+            spread = self.geometry.widest(mass)
+            self.see(mass, spread.variance)
+        self.bounds[-1] = bound(self.geometry, mass, self.f, spread.variance + spread.allowance)
         whole = mass >= self.prior
         return Verdict(
             normalised(mass),

@@ -51,7 +51,7 @@ class CAF(TableRule):
         while mass.sum() > floor:  # each round but the last silences a row, so there are n at most
             spread = geometry.widest(mass)
             variances.append(spread.variance)
-            bounds.append(bound(geometry, mass, f, spread.variance))
+            bounds.append(bound(geometry, mass, f, spread.variance + spread.allowance))
             if spread.variance < variances[chosen]:
                 chosen, best = len(variances) - 1, mass
             left = shrunk(mass, spread.scores, geometry.prior)
