@@ -169,7 +169,17 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
         f"made with randeigen {made['randeigen']} at {made['commit']}, numpy {made['numpy']}, "
         f"Python {made['python']}.",
         "search": "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        "search in words": "An attacker who searches reached, from the least eps to the largest: "
+        + "; ".join(
+            f"against `{rule}` {_said(record['reached'][rule])}" for rule in ("randeigen", "balanced")
+        )
+        + ".",
     }
+
+
+def _said(by_cloud: dict[str, dict[str, float]]) -> str:
+    ends = {name: list(by_eps.values()) for name, by_eps in by_cloud.items()}
+    return ", ".join(f"{min(found):.2f} to {max(found):.2f} ({name})" for name, found in ends.items())
 
 
 def _cells(by_eps: dict[str, float], eps: list[str]) -> str:
