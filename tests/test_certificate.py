@@ -251,7 +251,8 @@ class TestTheOtherHalf:
 
     def test_the_plain_mean_is_at_distance_0(self) -> None:
         assert randeigen.aggregate(1e3 + gaussian(7, 20), f=0).distance_to_mean == 0
-        assert randeigen.aggregate(1e3 + gaussian(7, 20), rule=rules.Mean(f=2)).distance_to_mean == 0
+        again = randeigen.aggregate(1e3 + gaussian(7, 20), rule=rules.Mean(f=2))
+        assert again.distance_to_mean < 1e-10  # but for the rounding of the sum
 
     def test_claims_do_not_change_what_the_plain_mean_is(self) -> None:
         rows = gaussian(10, 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import warnings
@@ -55,7 +56,9 @@ def test_offsets_in_some_columns_do_not_turn_the_filter_off(kind: str, offset: f
     result = randeigen.aggregate(rows, f=12, geometry=kind, seed=3)
     assert plain.weights[:12].sum() < 0.05
     np.testing.assert_allclose(result.weights, plain.weights, atol=1e-4)
-    assert result.bias_bound == pytest.approx(plain.bias_bound, rel=5e-3)  # the sum rounds a little more
+    # Beside such an offset the sum itself rounds, and the certificate says so.
+    rounding = 62 * 2.0**-53 * offset * math.sqrt(len(range(4000)[columns]))
+    assert plain.bias_bound * 0.995 <= result.bias_bound <= plain.bias_bound * 1.005 + rounding
 
 
 @pytest.mark.parametrize("kind", KINDS)
