@@ -57,7 +57,7 @@ def test_offsets_in_some_columns_do_not_turn_the_filter_off(kind: str, offset: f
     assert plain.weights[:12].sum() < 0.05
     np.testing.assert_allclose(result.weights, plain.weights, atol=1e-4)
     # Beside such an offset the sum itself rounds, and the certificate says so.
-    rounding = 62 * 2.0**-53 * offset * math.sqrt(len(range(4000)[columns]))
+    rounding = 2 * 62 * 2.0**-53 * offset * math.sqrt(len(range(4000)[columns]))
     assert plain.bias_bound * 0.995 <= result.bias_bound <= plain.bias_bound * 1.005 + rounding
 
 
