@@ -21,8 +21,6 @@ from randeigen.lanczos import (
 )
 from randeigen.types import Array, Mask
 
-__all__ = ["Operator", "Top", "power_iteration", "top_dense", "top_of_covariance", "top_of_operator"]
-
 DENSE, BLOCKS = 40, 160  # up to these sizes a dense decomposition, then powers on a block, are fastest
 SEMICIRCLE = 2.2  # widths from the middle to the end of a round cloud's spectrum, with some room
 GROWN = 1e13  # what the top must gain on the bulk to be exact

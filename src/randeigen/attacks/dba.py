@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
-from randeigen.attacks.training import Recipe, Scene, Site, Tensor, Trials, wanted
+from randeigen.attacks.training import Scene, Site, Tensor, Trials, wanted
 from randeigen.attacks.triggers import Patch, bars
 
 
@@ -34,7 +34,15 @@ class DBA:
         """(m, d) updates."""
         import torch
 
-        recipe = Recipe(self.epochs, self.batch, self.rate, momentum=0.9, decay=5e-4, drops=(0.2, 0.8))
+        recipe = replace(
+            site.recipe,
+            epochs=self.epochs,
+            batch=self.batch,
+            rate=self.rate,
+            momentum=0.9,
+            decay=5e-4,
+            drops=(0.2, 0.8),
+        )
         where: list[Tensor] = []  # (4, 1, 1, height, width) the pixels of each piece, once an image was seen
 
         def poison(images: Tensor, labels: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:

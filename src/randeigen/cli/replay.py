@@ -24,7 +24,7 @@ from randeigen.errors import TooManyCorrupt
 from randeigen.rows.files import FORMATS
 from randeigen.types import Progress
 
-FEW = 8  # differences of a kind that are told one by one
+FEW = 8  # differences of a kind that are said one by one
 
 
 def replay(
@@ -92,8 +92,8 @@ def _differences(
     paths = [os.path.join(folder, file) for file in recorded.files]
     out = os.path.join(home, recorded.output)
     if suffix_of(out) not in FORMATS:
-        told = f"the audit names the output file {recorded.output}, which is in no format we know"
-        raise BadCall(f"{told} (output.file).")
+        said = f"the audit names the output file {recorded.output}, which is in no format we know"
+        raise BadCall(f"{said} (output.file).")
     rule = build(recorded.call.rule, recorded.call.eps, recorded.call.f)
     prints = Fingerprints(paths, progress)
     # What was read then is read again, though a file that is not judged is not read if it is large.
@@ -102,8 +102,8 @@ def _differences(
     try:
         judged = judge(paths, rule, recorded.call, out, progress, prints.visit)
     except TooManyCorrupt as error:
-        told = f"the files can no longer be judged: {error}"
-        return [*changed(recorded, prints.all(sizes)), *found, difference("verdict", "verdict", told)]
+        said = f"the files can no longer be judged: {error}"
+        return [*changed(recorded, prints.all(sizes)), *found, difference("verdict", "verdict", said)]
     digests = prints.all(sizes)
     with tempfile.TemporaryDirectory() as scratch:
         again = os.path.join(scratch, "answer" + suffix_of(out))
@@ -124,20 +124,20 @@ def _answer(recorded: Audit, out: str, again: str, made: Digest) -> list[Differe
     both = {"recorded": recorded.output_sha256, "found": kept.sha256, "recomputed": made.sha256}
     size = kept.size if kept.sha256 is not None else made.size
     if kept.sha256 is not None and kept.sha256 != recorded.output_sha256:
-        told = f"the output {recorded.output} is not the file recorded: {fingerprint(kept)} now, "
-        told += f"SHA-256 {recorded.output_sha256[:12]}… then"
-        return [difference("output", "output.sha256", told, **both)]
+        said = f"the output {recorded.output} is not the file recorded: {fingerprint(kept)} now, "
+        said += f"SHA-256 {recorded.output_sha256[:12]}… then"
+        return [difference("output", "output.sha256", said, **both)]
     if recorded.content["output"]["bytes"] != size:
-        told = f"the output {recorded.output} has {size} bytes, "
-        told += f"recorded {recorded.content['output']['bytes']!r:.60}"
-        return [difference("output", "output.bytes", told, **both)]
+        said = f"the output {recorded.output} has {size} bytes, "
+        said += f"recorded {recorded.content['output']['bytes']!r:.60}"
+        return [difference("output", "output.bytes", said, **both)]
     if made.sha256 == recorded.output_sha256:
         return []
     if kept.sha256 is None:
-        told = f"the answer made again has another SHA-256 than recorded, and {recorded.output} "
-        told += f"{kept.unread}, so its values could not be compared"
-        return [difference("output", "output.sha256", told, **both)]
+        said = f"the answer made again has another SHA-256 than recorded, and {recorded.output} "
+        said += f"{kept.unread}, so its values could not be compared"
+        return [difference("output", "output.sha256", said, **both)]
     if how := apart(out, again):
-        told = f"the output {recorded.output} {how}"
-        return [difference("output", "output.sha256", told, **both)]
+        said = f"the output {recorded.output} {how}"
+        return [difference("output", "output.sha256", said, **both)]
     return []

@@ -48,9 +48,7 @@ def as_rows(
     return from_sequence(list(rows), block_bytes, multiple, visit)
 
 
-def from_sequence(
-    rows: Sequence[Any], block_bytes: int, multiple: int, visit: Visit | None = None
-) -> Rows:
+def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int, visit: Visit | None = None) -> Rows:
     """Rows in a list: paths, or whatever else most of them are."""
     paths = {row: path for row, item in enumerate(rows) if (path := as_path(item)) is not None}
     if len(paths) == len(rows):

@@ -18,8 +18,6 @@ from randeigen.rows.layout import Draft, Layout, Piece, lower_median, majority, 
 from randeigen.rows.reader import Reader
 from randeigen.types import Answer, Block, Weights
 
-__all__ = ["FORMATS", "Files", "Visit"]
-
 Visit = Callable[[int, FileIO, int], None]  # (row, its open file, its size)
 
 
