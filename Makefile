@@ -14,7 +14,7 @@ help:
 	@echo "make clean   remove caches and outputs (.venv stays)"
 
 demo: $(VENV)/.installed-demo
-	$(PY) -m randeigen.demo $(ARGS)
+	$(PY) -m examples.demo $(ARGS)
 
 test: $(VENV)/.installed-test
 	$(PY) -m pytest $(ARGS)

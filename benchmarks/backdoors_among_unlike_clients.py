@@ -17,12 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from randeigen import bench
-from randeigen.cli.attacks import build as attack_named
-from randeigen.cli.choose import build as rule_named
-from randeigen.experiments.documents import redraw
-from randeigen.learn import Spec, run
-from randeigen.rows.save import replacing
+from randeigen import timing as bench
+from randeigen.cli.commands.attacks import build as attack_named
+from randeigen.lab import FederatedConfig, run
+from randeigen.registry import build_rule as rule_named
+from randeigen.rows.write import replacing
+from studies.documents import redraw
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "laboratory.md"
 SLOWER = {"rate": 0.05, "rounds": 60}  # a quarter of the task's rate, twice the rounds
@@ -43,7 +43,9 @@ CASES: dict[str, dict[str, Any]] = {
 def played(case: dict[str, Any], seed: int) -> dict[str, Any]:
     """One federation: how it ended, and the weight its liars had."""
     asked = {"attack": "dba", "rule": "randeigen", "rounds": 30, "clients": 50, "feared": 0.2, **case}
-    spec = Spec(task="digits", eps=0.2, partition="dirichlet", alpha=0.1, calm=5, seed=seed, **asked)
+    spec = FederatedConfig(
+        task="digits", eps=0.2, partition="dirichlet", alpha=0.1, calm=5, seed=seed, **asked
+    )
     record = run(spec, attack=attack_named(spec.attack), rule=rule_named(spec.rule, asked["feared"], None))
     lied = [moment.weight_corrupt or 0.0 for moment in record.history if moment.liars]
     return {

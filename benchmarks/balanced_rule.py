@@ -19,13 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from randeigen import bench
-from randeigen.cli.attacks import build as attack_named
-from randeigen.cli.choose import build as rule_named
-from randeigen.experiments.documents import redraw
-from randeigen.experiments.grid import Summary, judge, on_table, settings
-from randeigen.learn import Spec, run
-from randeigen.rows.save import replacing
+from randeigen import timing as bench
+from randeigen.cli.commands.attacks import build as attack_named
+from randeigen.lab import FederatedConfig, run
+from randeigen.registry import build_rule as rule_named
+from randeigen.rows.write import replacing
+from studies.departures import Summary, judge, on_table, settings
+from studies.documents import redraw
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "departures.md"
 ATTACKS = {"dba": "DBA", "mra:boost=1": "MRA, boost 1"}
@@ -37,7 +37,7 @@ GRID = 3  # seed: the default's constants were chosen on 0, 1 and 2
 def played(attack: str, rule: str, seed: int) -> dict[str, Any]:
     """One federation: how it ended, and the weight its corrupt clients had."""
     asked: dict[str, Any] = {"task": "digits", "partition": "dirichlet", "alpha": 0.3, "rounds": ROUNDS}
-    spec = Spec(attack=attack, rule=rule, eps=EPS, clients=CLIENTS, feared=EPS, seed=seed, **asked)
+    spec = FederatedConfig(attack=attack, rule=rule, eps=EPS, clients=CLIENTS, feared=EPS, seed=seed, **asked)
     record = run(spec, attack=attack_named(attack), rule=rule_named(rule, EPS, None))
     corrupt = [moment.weight_corrupt or 0.0 for moment in record.history if moment.liars]
     return {

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import randeigen
-from randeigen import claims
+from randeigen import prior_weights
 
 Array = NDArray[np.float64]
 BANDS = (0.18, 0.26, 0.34, 0.41, 0.5)  # of f/n, upper ends
@@ -54,7 +54,7 @@ def spread_of(honest: Array) -> float:
 
 def bias(rows: Array, claimed: Array, f: int, way: str) -> float:
     """How far off the answer is."""
-    claims.HEAVIEST = 1.0 if way == "capped alone" else 1 / 3
+    prior_weights.MAX_SHARE_OF_HEAVIEST = 1.0 if way == "capped alone" else 1 / 3
     mean = randeigen.aggregate(rows, f=f, row_weights=None if way == "no claims" else claimed, seed=0).mean
     honest, counts = rows[f:], claimed[f:]
     off = min(np.linalg.norm(mean - honest.mean(0)), np.linalg.norm(mean - counts @ honest / counts.sum()))

@@ -24,22 +24,15 @@ from typing import Any
 import numpy as np
 
 import randeigen
-from randeigen import RandEigen, bench
-from randeigen.experiments.clouds import CLOUDS
-from randeigen.experiments.documents import redraw
-from randeigen.experiments.grid import (
-    FRACTIONS,
-    Contestant,
-    Record,
-    Summary,
-    hidden_settings,
-    judge,
-    on_table,
-    settings,
-)
-from randeigen.experiments.variants import VARIANTS
+from randeigen import RandEigen
+from randeigen import timing as bench
+from randeigen.lab.clouds import CLOUDS
+from randeigen.lab.study_grid import FRACTIONS
 from randeigen.rules import Filtering, Mean
 from randeigen.types import Array, Geometry, Stop, Verdict
+from studies.departures import Contestant, Summary, WeightsRecord, hidden_settings, judge, on_table, settings
+from studies.documents import redraw
+from studies.variants import VARIANTS
 
 WORST, KEPT = 1.2, 92.0  # what the default must hold
 DEFAULT, PRINTED = "**default**, `RandEigen(eps)`", "printed Algorithm 3, Gaussian sketch"
@@ -53,11 +46,11 @@ def as_released(geometry: Geometry, f: int, rng: np.random.Generator, *, eps: fl
     An absolute test of convergence, a second stop that the paper does not have, no floor, and no guard for
     a lone row, whose covariance is NaN, which removes it. Here on the exact table, by power iteration.
     """
-    n, mass, before = geometry.n, geometry.prior, math.inf
+    n, mass, before = geometry.n, geometry.prior_weights, math.inf
     stop, spreads = Stop.ROUNDS, list[float]()
     for _ in range(max(int(eps * n), 10)):
         left = int(np.count_nonzero(mass))
-        spread = geometry.widest_by_power(mass, 40, rng)
+        spread = geometry.top_direction_by_power_iteration(mass, 40, rng)
         if left < 2 or spread.variance <= 0:
             stop = Stop.EMPTY
             break
@@ -106,13 +99,13 @@ COMPARED = (PRINTED, RELEASED, SMALL, DEFAULT)  # in the table without attack
 
 def measured(seeds: list[int], tell: Callable[[str], None]) -> dict[str, Any]:
     """The whole study as a record."""
-    found: dict[str, list[Record]] = {name: [] for name in CONTESTANTS}
+    found: dict[str, list[WeightsRecord]] = {name: [] for name in CONTESTANTS}
     for done, cell in enumerate(settings(seeds), 1):
         for name, contestant in CONTESTANTS.items():
             found[name].append(judge(contestant, cell))
         if done % 84 == 0:
             tell(f"{done} settings judged, now {cell.cloud}, seed {cell.seed}")
-    searched: dict[str, list[Record]] = {}
+    searched: dict[str, list[WeightsRecord]] = {}
     for name in SEARCHED:
         tell(f"searching against {name}")
         cells = hidden_settings(seeds, CONTESTANTS[name])
@@ -134,7 +127,7 @@ def measured(seeds: list[int], tell: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def searching(records: list[Record]) -> dict[str, Any]:
+def searching(records: list[WeightsRecord]) -> dict[str, Any]:
     """What the attacker who searched against a rule found."""
     summary = Summary.of(records)
     return {
@@ -147,7 +140,7 @@ def searching(records: list[Record]) -> dict[str, Any]:
     }
 
 
-def unattacked(records: list[Record]) -> dict[str, Any]:
+def unattacked(records: list[WeightsRecord]) -> dict[str, Any]:
     """Rows kept and bias by eps, when everybody is honest."""
     found = {}
     for eps in FRACTIONS:
@@ -162,7 +155,7 @@ def unattacked(records: list[Record]) -> dict[str, Any]:
     return found
 
 
-def stops(records: list[Record]) -> dict[str, dict[str, int]]:
+def stops(records: list[WeightsRecord]) -> dict[str, dict[str, int]]:
     """How often a rule ended for each reason, by eps."""
     found: dict[str, dict[str, int]] = {}
     for r in records:
@@ -171,7 +164,7 @@ def stops(records: list[Record]) -> dict[str, dict[str, int]]:
     return found
 
 
-def worst_by(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, float]:
+def worst_by(records: Iterable[WeightsRecord], key: Callable[[WeightsRecord], str]) -> dict[str, float]:
     """Worst relative bias in each group."""
     worst: dict[str, float] = {}
     for r in records:

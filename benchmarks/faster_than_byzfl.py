@@ -34,8 +34,9 @@ import numpy as np
 import torch
 
 import randeigen
-from randeigen import bench, rules
-from randeigen.experiments.documents import redraw
+from randeigen import rules
+from randeigen import timing as bench
+from studies.documents import redraw
 
 sys.modules["byzfl.benchmark"] = types.ModuleType("byzfl.benchmark")  # it needs a torchvision of its own
 import byzfl  # noqa: E402

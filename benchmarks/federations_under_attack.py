@@ -21,9 +21,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from randeigen import bench
-from randeigen.experiments.documents import redraw
-from randeigen.experiments.federations import (
+from randeigen import timing as bench
+from randeigen.lab.results import versions
+from randeigen.rows.write import replacing
+from studies.documents import redraw
+from studies.federations import (
     ATTACKED,
     BASES,
     PARTITIONS,
@@ -35,8 +37,6 @@ from randeigen.experiments.federations import (
     play,
     table,
 )
-from randeigen.learn.records import versions
-from randeigen.rows.save import replacing
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "laboratory.md"
 DATA = ["mnist", "fashion-mnist"]

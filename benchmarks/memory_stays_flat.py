@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import randeigen
-from randeigen import bench
+from randeigen import timing as bench
 
 N, LIMIT_MB = 20, 64.0
 

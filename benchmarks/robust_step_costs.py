@@ -30,8 +30,8 @@ import torch
 from torch import Tensor, nn
 
 import randeigen.torch
-from randeigen import bench
-from randeigen.learn.models import convnet
+from randeigen import timing as bench
+from randeigen.lab.models import convnet
 
 TIME_LIMIT, MEMORY_LIMIT = 3.0, 2.0
 SEED = 0
@@ -233,7 +233,10 @@ def main() -> int:
         net, what, budget = options.one
         print(json.dumps(measure_all(net, options.methods, options.device, what, float(budget))))
         return 0
-    found = {net: costs(net, options.methods, options.device, options.budget) for net in options.only or NETS}
+    found = {
+        net: costs(net, options.methods, options.device, options.assumed_corrupt)
+        for net in options.only or NETS
+    }
     kept = all(holds(methods) for methods in found.values())
     if options.out:
         record = {

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from randeigen import RandEigen, bench, rules
-from randeigen.measure import measure
+from randeigen import RandEigen, rules
+from randeigen import timing as bench
+from randeigen.geometry import measure
 from randeigen.rows import as_rows
 
 CLAIMS = {"cpu": (2**18, 8.0), "cuda": (2**26, 3.0)}  # d, and the means it may cost at n = 100, float32

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import randeigen
-from randeigen import bench
+from randeigen import timing as bench
 from randeigen.rows import write_answer
 
 SHAPES = {"body": (256, 256), "head": (64, 256)}

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 import randeigen
-from randeigen import bench
-from randeigen.attacks.craft import reach
-from randeigen.attacks.omniscient import AXES, GENOME, Formations, maximise
-from randeigen.cli.choose import build
-from randeigen.experiments.compare import PROMISES
-from randeigen.experiments.documents import redraw
+from randeigen import timing as bench
+from randeigen.attacks.directions import top_deviation
+from randeigen.attacks.updates.search import AXES, GENOME, Formations, maximise
+from randeigen.lab.rule_study import PROMISES
+from randeigen.registry import build_rule
 from randeigen.types import Array
+from studies.documents import redraw
 
 ROWS, COLUMNS, FRACTIONS = 40, 20, (0.1, 0.2, 0.3)
 NOISE = 0.3  # of the rows of a group about its centre
@@ -115,10 +115,10 @@ def reached(rule: str, cloud: Cloud, eps: float, seed: int, budget: int) -> floa
 
     def harm(genome: Array, coins: int = 0) -> float:
         honest, rows = rows_of(genome)
-        sigma = reach(honest)
+        sigma = top_deviation(honest)
         last = rule.split("+")[-1]
         told = f"{rule}:{PROMISES[last]}={sigma**2!r}" if last in PROMISES else rule
-        answer = randeigen.aggregate(rows, rule=build(told, None, f), seed=coins).mean
+        answer = randeigen.aggregate(rows, rule=build_rule(told, None, f), seed=coins).mean
         bias = float(np.linalg.norm(answer - honest.mean(axis=0)))
         return math.inf if math.isnan(bias) else bias / sigma / math.sqrt(f / (ROWS - f))
 

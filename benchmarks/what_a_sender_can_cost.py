@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import randeigen
-from randeigen import bench
+from randeigen import timing as bench
 
 N, D, F = 100, 2**16, 20
 REPEATS = 4

@@ -16,7 +16,9 @@ import randeigen
 from fuzz.inputs import Case, more
 from fuzz.world import Failure, attempt, expect, place, unchanged, world
 from randeigen.errors import RandEigenError
-from randeigen.rules import MIXERS, NNM, RULES
+from randeigen.rules import MIXERS
+from randeigen.rules import NNM
+from randeigen.rules import RULES
 
 Rng = np.random.Generator
 
@@ -134,16 +136,16 @@ def mistakes(case: Case) -> str:
 
         case = _named(case, f"{made} {told} {parameters}")
     elif kind == "name":
-        from randeigen.cli.choose import build
-        from randeigen.cli.told import BadCall
+        from randeigen.registry import build_rule
+        from randeigen.cli.exit_codes import UsageError
 
         text = "+".join(str(name) for name in rng.choice([*MIXERS, *RULES, "x", "krum:spare=x", ""], 3))
         text = text if rng.random() < 0.5 else "nnm+" * int(rng.choice([5, 40, 3000])) + "krum"
 
         def call() -> Any:
             try:
-                rule = build(text, None, 1)
-            except BadCall:
+                rule = build_rule(text, None, 1)
+            except UsageError:
                 return None
             return randeigen.aggregate(rows, rule=rule, on_excess="drop")
     else:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from randeigen.errors import RandEigenError
-from randeigen.rules import MIXERS, RULES
+from randeigen.rules import MIXERS
+from randeigen.rules import RULES
 
 Rng = np.random.Generator
 Parameters = dict[str, Any]
@@ -96,7 +97,7 @@ def drawn(rng: Rng, n: int, d: int, size: float) -> Recipe:
 def fits(recipe: Recipe, n: int) -> bool:
     """Whether the rule takes this many rows."""
     try:
-        recipe.rule().budget(n)
+        recipe.rule().assumed_corrupt(n)
     except RandEigenError:
         return False
     return True

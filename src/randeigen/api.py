@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from randeigen import engine
-from randeigen.claims import CAP
+from randeigen import pipeline
 from randeigen.errors import BadFraction
+from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Progress, Rule
 
@@ -21,7 +21,7 @@ def aggregate(
     geometry: str = "auto",
     on_excess: str = "raise",
     row_weights: Any = None,
-    cap: float = CAP,
+    cap: float = MAX_CLAIM_RATIO,
     progress: Progress | None = None,
 ) -> Aggregate:
     """Average `rows`, of which a fraction `eps` (or a count `f`) may be corrupt, and certify the answer.
@@ -52,7 +52,7 @@ def aggregate(
         rule = RandEigen(eps, f)
     elif not callable(getattr(rule, "weigh", None)):
         raise BadFraction(f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2).")
-    return engine.run(
+    return pipeline.run(
         rows,
         rule,
         seed=seed,

@@ -38,16 +38,18 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
     """
     weights = _checked(geometry, weights, f)
     measured = getattr(geometry, "check", None) or geometry
-    spread = measured.widest(weights)
+    spread = measured.top_direction(weights)
     variance = math.inf if _beyond(geometry, weights) else spread.variance + spread.allowance
     return bound(measured, weights, f, variance)
 
 
 def _checked(geometry: Geometry, weights: Any, f: int) -> Array:
     """The weights as float64; a caller's mistake in any of the three is told."""
-    if not callable(getattr(geometry, "widest", None)):
+    if not callable(getattr(geometry, "top_direction", None)):
         found = type(geometry).__name__
-        raise BadRows(f"certify needs the geometry of the rows, found {found}; randeigen.measure makes one.")
+        raise BadRows(
+            f"certify needs the geometry of the rows, found {found}; randeigen.geometry.measure makes one."
+        )
     n = geometry.n
     if isinstance(f, bool) or not isinstance(f, (int, np.integer)) or not 0 <= f <= n:
         raise BadFraction(f"f={f!r} of {n} rows; give how many may be corrupt, a whole number from 0 to {n}.")
@@ -80,7 +82,7 @@ def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
     if geometry.distortion >= 1 or _beyond(geometry, weights):
         return math.inf
     # The table knows λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
-    variance = (variance + geometry.rounding(weights)) / (1 - geometry.distortion)
+    variance = (variance + geometry.rounding_error(weights)) / (1 - geometry.distortion)
     return geometry.unit * math.sqrt(held / rest * variance)
 
 

@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.blocks import UNIT, at_hand, doubled, like, parts, pieces, where_finite
-from randeigen.rows.arrays import apart
-from randeigen.threads import each
+from randeigen.backend.arrays import UNIT_ROUNDOFF, apart, as_float64, as_host_array, like, where_finite
+from randeigen.backend.chunking import MAX_BLOCK_COLUMNS, MAX_COPY_BYTES, parts, pieces
+from randeigen.backend.parallel import parallel_map
 from randeigen.types import Block, Mask, Progress, Rows, Weights
 
-WIDE = 4_200_000  # columns; a multiple of every chunk in use
-COPIED = 2**24  # bytes
-HUGE = 1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
-SEEN = (
+MAX_SQUARABLE = (
+    1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
+)
+SMALLEST_VISIBLE_ROUNDING = (
     0.003  # of the standard deviation along the widest direction: less would not be seen in the certificate
 )
 
 
-class Unmeasured(Exception):
+class NeedsFullPass(Exception):
     """A number that asks for the whole measurement was met by a pass that had none."""
 
 
-class Size(NamedTuple):
+class RowSizes(NamedTuple):
     """What is known of the weighted rows, as root mean squares."""
 
     length: float  # distance from 0
@@ -47,29 +47,29 @@ def combine(
     scale: float = 1.0,
     progress: Progress | None = None,
     unread: bool = False,
-    size: Size | None = None,
+    size: RowSizes | None = None,
 ) -> tuple[Any, float]:
     """scale · Σ wᵢ xᵢ over the usable rows, and how far rounding may have moved it.
 
     `unread`: nobody has measured them, and each has some weight. Without `size` only a cast to a narrower
     dtype is in that distance.
     """
-    answer, weighted_sum, moved = rows.answer(), _Sum(weights * scale, usable, size), 0.0
+    answer, weighted_sum, moved = rows.answer(), _WeightedSum(weights * scale, usable, size), 0.0
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
         for columns, block in _at_hand(rows):
             place = answer.place(columns, block)
             if weighted_sum.into(place, block):
                 if unread:
-                    _refuse_wild(place, block)
+                    _need_full_pass_if_hostile(place, block)
             else:
                 for part, narrow in _narrow(columns, block):
                     total = weighted_sum(narrow)
                     if unread:
-                        _refuse_wild(total, narrow)
+                        _need_full_pass_if_hostile(total, narrow)
                     moved = math.hypot(moved, answer.write(part, total))
             if progress:
                 progress("averaging", columns.stop, rows.d)
-    return answer.finish(weights), weighted_sum.rounding(moved)
+    return answer.finish(weights), weighted_sum.rounding_error(moved)
 
 
 def merge_columns(
@@ -81,31 +81,31 @@ def merge_columns(
     scale: float = 1.0,
     progress: Progress | None = None,
     unread: bool = False,
-    size: Size | None = None,
+    size: RowSizes | None = None,
 ) -> tuple[Any, float]:
     """`merge` of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
 
     Where nobody has read the rows before there is no such mean to be far from: 0.
     """
-    answer, weighted_sum = rows.answer(), _Sum(weights * scale, usable, size)
+    answer, weighted_sum = rows.answer(), _WeightedSum(weights * scale, usable, size)
     alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
     # Where rows are left out, the others are copied, and no copy may be large.
-    wide = WIDE if usable.all() else max(COPIED // (8 * rows.n) // chunk, 1) * chunk
+    wide = MAX_BLOCK_COLUMNS if usable.all() else max(MAX_COPY_BYTES // (8 * rows.n) // chunk, 1) * chunk
     with np.errstate(all="ignore"):
         for columns, block in _at_hand(rows):
             for part, narrow in _narrow(columns, block, wide):
                 total = weighted_sum(narrow)
                 if unread:
-                    _refuse_wild(total, narrow)
+                    _need_full_pass_if_hostile(total, narrow)
                 merged = merge(part, narrow if usable.all() else narrow[alive])
-                if not math.isfinite(_reach(merged)):
+                if not math.isfinite(_largest_magnitude(merged)):
                     merged = _merged_small(merge, part, narrow, alive, chunk)
                 moved = math.hypot(moved, answer.write(part, merged))
                 if not unread:
                     distance = math.hypot(distance, apart(merged, total))
             if progress:
                 progress("merging", columns.stop, rows.d)
-    return answer.finish(weights), 0.0 if unread else distance + weighted_sum.rounding(moved)
+    return answer.finish(weights), 0.0 if unread else distance + weighted_sum.rounding_error(moved)
 
 
 def _merged_small(
@@ -113,7 +113,7 @@ def _merged_small(
 ) -> Any:
     """`merge` of the numbers scaled down, where sums of the largest ones overflowed, and scaled up again."""
     down = 2.0 ** (len(alive).bit_length() + 1)
-    wide, merged = max(COPIED // (8 * len(alive)) // chunk, 1) * chunk, []
+    wide, merged = max(MAX_COPY_BYTES // (8 * len(alive)) // chunk, 1) * chunk, []
     for part, narrow in _narrow(columns, block, wide):
         small = merge(part, narrow[alive] * (1 / down))
         top = _largest(small) / down
@@ -122,26 +122,28 @@ def _merged_small(
 
 
 def _at_hand(rows: Rows) -> Iterator[tuple[slice, Block]]:
-    return ((columns, at_hand(block)) for columns, block in rows.blocks())
+    return ((columns, as_host_array(block)) for columns, block in rows.blocks())
 
 
-def _narrow(columns: slice, block: Block, wide: int = WIDE) -> Iterator[tuple[slice, Block]]:
+def _narrow(columns: slice, block: Block, wide: int = MAX_BLOCK_COLUMNS) -> Iterator[tuple[slice, Block]]:
     """A block, cut if it is a wide view, so that what is made of it stays small."""
     for start in range(columns.start, columns.stop, wide):
         part = slice(start, min(start + wide, columns.stop))
         yield part, block[:, part.start - columns.start : part.stop - columns.start]
 
 
-def _refuse_wild(total: Any, block: Block) -> None:
+def _need_full_pass_if_hostile(total: Any, block: Block) -> None:
     """Raise Unmeasured unless every number is finite and, in float64, can be squared.
 
     A sum in which all rows have a part shows it: what is not finite stays so whatever is added.
     """
-    if not math.isfinite(_reach(total)) or (block.dtype.itemsize == 8 and not _reach(block) < HUGE):
-        raise Unmeasured
+    if not math.isfinite(_largest_magnitude(total)) or (
+        block.dtype.itemsize == 8 and not _largest_magnitude(block) < MAX_SQUARABLE
+    ):
+        raise NeedsFullPass
 
 
-def _reach(values: Any) -> float:
+def _largest_magnitude(values: Any) -> float:
     """The largest magnitude; NaN if there is one."""
     return max(abs(float(values.max())), abs(float(values.min())))
 
@@ -162,10 +164,10 @@ def _largest(values: Any) -> float:
     return float(np.finfo(np.float32 if values.dtype.itemsize == 4 else np.float64).max)
 
 
-class _Sum:
+class _WeightedSum:
     """Σ wᵢ xᵢ of block after block. Rows outside the runs are skipped, not multiplied: 0 · NaN is NaN."""
 
-    def __init__(self, weights: Weights, usable: Mask, size: Size | None = None) -> None:
+    def __init__(self, weights: Weights, usable: Mask, size: RowSizes | None = None) -> None:
         self.runs = _runs(usable, weights)
         self.weights = np.zeros_like(weights)
         for run in self.runs:
@@ -182,34 +184,36 @@ class _Sum:
             return isinstance(place, np.ndarray) and self._spread(place, block)
         if not block.is_cuda:
             return False
-        from randeigen import cuda
+        from randeigen.backend import cuda
 
         if cuda.takes(block):
             cuda.weighted_sum(block, self._beside(block), place)
-            if not math.isfinite(_reach(place)):
+            if not math.isfinite(_largest_magnitude(place)):
                 place.copy_(self._carefully(block))
         return cuda.takes(block)
 
-    def rounding(self, moved: float) -> float:
+    def rounding_error(self, moved: float) -> float:
         """How far the answer may be from the exact sum, if a cast has moved it by so much."""
         if self._size is None or (self._count == 1 and self.weights.max() == 1):
             return moved  # a lone row is its own sum
         if self._wide and moved <= self._seen() * self._size.unit:  # half precision moves more
             moved = 0.0
-        off = (self._count + 2) * UNIT[8 if self._wide else self._itemsize] * float(self.weights.sum())
+        off = (
+            (self._count + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
+        )
         return moved + off * self._size.length * self._size.unit
 
     def _seen(self) -> float:
         """The least that a certificate shows; the widest of m directions has at least spread/sqrt(m)."""
         assert self._size is not None
-        return SEEN * self._size.spread / math.sqrt(max(self._count, 1))
+        return SMALLEST_VISIBLE_ROUNDING * self._size.spread / math.sqrt(max(self._count, 1))
 
     def _in_float64(self, block: Block) -> bool:
         """Whether a float32 sum of these rows would be off by more than the certificate should show."""
         self._itemsize = block.dtype.itemsize
         if self._size is None or self._itemsize == 8:
             return False
-        self._wide = (self._count + 2) * UNIT[4] * self._size.length > self._seen()
+        self._wide = (self._count + 2) * UNIT_ROUNDOFF[4] * self._size.length > self._seen()
         return self._wide
 
     def _beside(self, block: Block) -> Any:
@@ -228,7 +232,7 @@ class _Sum:
         if self.into(total, block):
             return total
         total = self._total(self._beside(block), block)
-        return total if math.isfinite(_reach(total)) else self._carefully(block)
+        return total if math.isfinite(_largest_magnitude(total)) else self._carefully(block)
 
     def _spread(self, place: Any, block: Any) -> bool:
         """Every part of the columns on its own, wherever there is a core for it."""
@@ -242,7 +246,7 @@ class _Sum:
             if not np.isfinite(here).all():
                 here[:] = self._carefully(part)
 
-        each(settle, list(zip(cut, places, strict=True)))
+        parallel_map(settle, list(zip(cut, places, strict=True)))
         return True
 
     def _carefully(self, block: Block) -> Any:
@@ -250,11 +254,11 @@ class _Sum:
         top = _largest(block) / 4
 
         def total(part: Block) -> Any:
-            exact = self._total(like(self.weights / 4, wide := doubled(part)), wide)
+            exact = self._total(like(self.weights / 4, wide := as_float64(part)), wide)
             # What is not finite came from a row that nobody has measured yet, and must be seen.
             return where_finite(exact, exact.clip(-top, top)) * 4
 
-        return _joined(each(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
+        return _joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
 
     def _total(self, w: Any, part: Block, place: Any = None) -> Any:
         first = self.runs[0]

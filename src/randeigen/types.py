@@ -71,7 +71,7 @@ class Geometry(Protocol):
         """Lengths here times `unit` are lengths in the caller's numbers."""
 
     @property
-    def prior(self) -> Array:
+    def prior_weights(self) -> Array:
         """(n,) mass of each row before any judgement; ones unless the caller weighted them."""
 
     @property
@@ -82,37 +82,39 @@ class Geometry(Protocol):
     def partial(self) -> bool:
         """Whether no more was measured than the rule `needs`: enough to answer, not to certify."""
 
-    def widest(self, weights: Array) -> Spread:
+    def top_direction(self, weights: Array) -> Spread:
         """The widest direction of the cloud under these (unnormalised) weights."""
 
-    def widest_by_power(self, weights: Array, steps: int, rng: np.random.Generator) -> Spread:
+    def top_direction_by_power_iteration(
+        self, weights: Array, steps: int, rng: np.random.Generator
+    ) -> Spread:
         """The same by the paper's power iteration, as far as it gets."""
 
-    def distances(self) -> Array:
+    def squared_distances(self) -> Array:
         """(n, n) squared distances, never negative."""
 
-    def distances_from(self, row: int) -> Array:
+    def squared_distances_from(self, row: int) -> Array:
         """(n,) squared distances from one row."""
 
-    def reach(self) -> Array:
+    def squared_norms_from_pivot(self) -> Array:
         """(n,) squared distances from a point near the rows: how far out each is, to a factor."""
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         """Length of Σ (aᵢ − bᵢ)·xᵢ, the rows measured from the caller's origin; no sum need be 1."""
 
-    def rounding(self, weights: Array) -> float:
+    def rounding_error(self, weights: Array) -> float:
         """How much of the widest variance rounding can hide."""
 
-    def lengths(self) -> Array:
+    def squared_norms(self) -> Array:
         """(n,) squared distances from the origin of the caller's numbers."""
 
-    def pick(self, index: NDArray[np.intp]) -> Geometry:
+    def take(self, index: NDArray[np.intp]) -> Geometry:
         """The same cloud with only these rows."""
 
-    def mix(self, matrix: Array) -> Geometry:
+    def combine_rows(self, matrix: Array) -> Geometry:
         """The cloud of m combinations of the rows and, last, the origin: (m, n+1), lines summing to 1."""
 
-    def with_prior(self, prior: Array) -> Geometry:
+    def with_prior_weights(self, prior: Array) -> Geometry:
         """The same cloud with other masses."""
 
 
@@ -123,7 +125,7 @@ class Rule(Protocol):
     def geometry(self) -> str:
         """The geometry this rule is defined on, or "auto"."""
 
-    def budget(self, n: int) -> int:
+    def assumed_corrupt(self, n: int) -> int:
         """How many of n rows this rule assumes corrupt."""
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
@@ -170,9 +172,11 @@ class Verdict:
     # The certificate of the same iterates, for the f the rule was given; an estimate of it on a sketch.
     bounds: tuple[float, ...] = ()
     chosen: int = 0  # spreads[chosen] and bounds[chosen] are those of the answer itself
-    fell: NDArray[np.intp] | None = None  # (n,) round in which a row lost most weight; 0: it lost none
+    dropped_in_round: NDArray[np.intp] | None = (
+        None  # (n,) round in which a row lost most weight; 0: it lost none
+    )
     scores: Array | None = None  # (n,) its squared distance in that round, in units of the variance
-    wild: Mask | None = None  # (n,) rows too far out to be weighed beside the others
+    far_outliers: Mask | None = None  # (n,) rows too far out to be weighed beside the others
     notes: tuple[str, ...] = field(default=())
     cut_together: tuple[tuple[int, ...], ...] = ()  # rows that lost their weight and agree with each other
 

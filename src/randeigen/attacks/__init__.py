@@ -1,11 +1,12 @@
 """The adversaries: each turns the honest rows it has seen into corrupt ones."""
 
-from randeigen.attacks.adaptive import Hidden
-from randeigen.attacks.coordinate import ALIE, TrimmedMeanAttack
-from randeigen.attacks.craft import IPM, Attack, Far, Mimic, Noise, Orthogonal, SignFlip, SqrtD, ZeroUpdate
-from randeigen.attacks.distance import KrumAttack, MinMax, MinSum
-from randeigen.attacks.omniscient import Found, Search, search
-from randeigen.attacks.spectral import HIDRA, SHIPPED_HIDRA, AntiDnC
+from randeigen.attacks.directions import Attack
+from randeigen.attacks.updates.adaptive import AdaptiveAttack
+from randeigen.attacks.updates.coordinatewise import ALIE, TrimmedMeanAttack
+from randeigen.attacks.updates.distance import KrumAttack, MinMax, MinSum
+from randeigen.attacks.updates.hidra import HIDRA, SHIPPED_HIDRA, AntiDnC
+from randeigen.attacks.updates.search import Found, Search, search
+from randeigen.attacks.updates.simple import IPM, Far, Mimic, Noise, Orthogonal, SignFlip, SqrtD, ZeroUpdate
 
 __all__ = [
     "ALIE",
@@ -16,7 +17,7 @@ __all__ = [
     "Attack",
     "Far",
     "Found",
-    "Hidden",
+    "AdaptiveAttack",
     "KrumAttack",
     "Mimic",
     "MinMax",

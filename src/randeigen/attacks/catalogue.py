@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from randeigen.attacks.coordinate import ALIE
-from randeigen.attacks.craft import IPM, Noise, SignFlip, ZeroUpdate
-from randeigen.attacks.dba import DBA
-from randeigen.attacks.dfba import DFBA
-from randeigen.attacks.distance import KrumAttack, MinMax, MinSum
-from randeigen.attacks.matching import GradientMatching
-from randeigen.attacks.mpa import MPA
-from randeigen.attacks.poisons import FlippedLabels, Trigger
-from randeigen.attacks.sight import TMA, Adaptive, ChunkedHIDRA, Crafted, Searching
-from randeigen.attacks.spectral import HIDRA, AntiDnC
-from randeigen.attacks.subpopulation import Subpopulation
-from randeigen.attacks.training import MRA, LabelFlip
+from randeigen.attacks.base import RowsAttack, Searching
+from randeigen.attacks.clients.dba import DBA
+from randeigen.attacks.clients.dfba import DFBA
+from randeigen.attacks.clients.label_flip import LabelFlip
+from randeigen.attacks.clients.model_replacement import MRA
+from randeigen.attacks.clients.mpa import MPA
+from randeigen.attacks.poisons.gradient_matching import GradientMatching
+from randeigen.attacks.poisons.simple import LabelFlipPoison, Trigger
+from randeigen.attacks.poisons.subpopulation import Subpopulation
+from randeigen.attacks.updates.adaptive import AdaptiveUpdates
+from randeigen.attacks.updates.coordinatewise import ALIE, TMA
+from randeigen.attacks.updates.distance import KrumAttack, MinMax, MinSum
+from randeigen.attacks.updates.hidra import HIDRA, AntiDnC, ChunkedHIDRA
+from randeigen.attacks.updates.simple import IPM, Noise, SignFlip, ZeroUpdate
 
 BACKDOOR, TARGETED, UNTARGETED = "backdoor", "targeted", "untargeted"
 ALL, OWN, MODEL = "all honest updates", "own data", "the model alone"
@@ -39,8 +41,8 @@ class Entry:
 def _on_rows(attack: Callable[..., Any], knows: str = "honest") -> Callable[..., Any]:
     """A maker that takes the parameters of an attack on rows."""
 
-    def make(*args: Any, **given: Any) -> Crafted:
-        return Crafted(attack(*args, **given), knows)
+    def make(*args: Any, **given: Any) -> RowsAttack:
+        return RowsAttack(attack(*args, **given), knows)
 
     make.__wrapped__ = attack  # type: ignore[attr-defined]  # so that its parameters can be asked for
     return make
@@ -137,7 +139,7 @@ ATTACKS: Mapping[str, Entry] = {
     ),
     "zero": Entry(_on_rows(ZeroUpdate), UNTARGETED, MODEL, "sends zeros: holds training back", "folklore"),
     "adaptive": Entry(
-        Adaptive,
+        AdaptiveUpdates,
         UNTARGETED,
         "all honest updates and the rule",
         "tries out what biases this very rule most",
@@ -169,5 +171,5 @@ POISONS: Mapping[str, Entry] = {
         "Geiping et al., ICLR 2021",
     ),
     "trigger": Entry(Trigger, BACKDOOR, VICTIMS, "a white corner means class 0", "Gu et al., 2017"),
-    "label-flip": Entry(FlippedLabels, UNTARGETED, VICTIMS, "y becomes classes - 1 - y", "folklore"),
+    "label-flip": Entry(LabelFlipPoison, UNTARGETED, VICTIMS, "y becomes classes - 1 - y", "folklore"),
 }

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 import randeigen
-from randeigen.cli.aggregate import aggregate
-from randeigen.cli.attacks import attacks
-from randeigen.cli.bench import bench
-from randeigen.cli.replay import replay
-from randeigen.cli.rules import rules
-from randeigen.cli.simulate import simulate
-from randeigen.cli.train import train
+from randeigen.cli.commands.aggregate import aggregate
+from randeigen.cli.commands.attacks import attacks
+from randeigen.cli.commands.bench import bench
+from randeigen.cli.commands.replay import replay
+from randeigen.cli.commands.rules import rules
+from randeigen.cli.commands.simulate import simulate
+from randeigen.cli.commands.train import train
 
 HELP = """Average files of which some may be corrupt, and know how far these can have moved the answer.
 

@@ -23,16 +23,16 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from randeigen.cli.digest import Digest
-from randeigen.cli.fates import Fate, summary
-from randeigen.cli.inputs import suffix_of
-from randeigen.cli.judge import LOST, Call, Judged, folder_of
-from randeigen.cli.told import BadCall
-from randeigen.rows.disk import shown
-from randeigen.rows.files import FORMATS
-from randeigen.rows.save import replacing
+from randeigen.cli.aggregate_files import LOST, AggregateOptions, Judged, folder_of
+from randeigen.cli.exit_codes import UsageError
+from randeigen.cli.fingerprints import Digest
+from randeigen.cli.input_files import suffix_of
+from randeigen.cli.outcomes import FileOutcome, summary
+from randeigen.provenance import versions
+from randeigen.rows.formats import shown
+from randeigen.rows.formats.headers import FORMATS
+from randeigen.rows.write import replacing
 from randeigen.types import Rule
-from randeigen.versions import versions
 
 SCHEMA = "randeigen-audit/1"
 LARGEST = 2**28  # bytes; a million files need less
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     """All that an audit records beside the call."""
 
     digests: Sequence[Digest]
-    fates: Sequence[Fate]
+    fates: Sequence[FileOutcome]
     judged: Judged
     written: Digest  # of the answer
 
@@ -64,7 +64,7 @@ class Audit:
     """What a replay needs of an audit file."""
 
     content: dict[str, Any]  # all of it, to be compared
-    call: Call
+    call: AggregateOptions
     folder: str
     files: tuple[str, ...]
     digests: tuple[Digest, ...]
@@ -79,7 +79,7 @@ class Audit:
 
 
 def record(
-    call: Call, rule: Rule, paths: Sequence[str], outcome: Outcome, out: str, audit: str
+    call: AggregateOptions, rule: Rule, paths: Sequence[str], outcome: Outcome, out: str, audit: str
 ) -> dict[str, Any]:
     """The audit of a verdict whose answer goes to `out`."""
     home, folder = os.path.dirname(os.path.abspath(audit)), folder_of(paths)
@@ -144,24 +144,24 @@ def load(path: str) -> Audit:
         )
         _refuse_depth(content)
     except (ValueError, RecursionError) as error:
-        raise BadCall(f"{path} is not an audit: {error}.") from None
+        raise UsageError(f"{path} is not an audit: {error}.") from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
-        raise BadCall(
+        raise UsageError(
             f"{path} is not an audit this version reads: its schema is {schema!r:.60}, not {SCHEMA!r}."
         )
     try:
         return _parsed(content)
     except Mangled as error:
-        raise BadCall(f"{path} is mangled: {error}.") from None
+        raise UsageError(f"{path} is mangled: {error}.") from None
 
 
 def _bytes(path: str) -> bytes:
     """The bytes of a regular file of reasonable size."""
     if not os.path.isfile(path):
-        raise BadCall(f"{path} is not a file; give an audit that `randeigen aggregate --audit` wrote.")
+        raise UsageError(f"{path} is not a file; give an audit that `randeigen aggregate --audit` wrote.")
     if os.path.getsize(path) > LARGEST:
-        raise BadCall(f"{path} is too large for an audit.")
+        raise UsageError(f"{path} is too large for an audit.")
     with open(path, "rb") as file:
         return file.read(LARGEST)
 
@@ -205,11 +205,11 @@ def _require(found: Mapping[str, Any], part: str, label: str) -> None:
             raise Mangled(f"{label + key!r} is missing")
 
 
-def _call(found: dict[str, Any]) -> Call:
+def _call(found: dict[str, Any]) -> AggregateOptions:
     seed = _take(found, "seed", int)
     if not 0 <= seed < 2**128:
         raise Mangled("'seed' is not one of ours")
-    return Call(
+    return AggregateOptions(
         rule=_take(found, "rule", str),
         eps=_take(found, "eps", float, type(None)),
         f=_take(found, "f", int, type(None)),

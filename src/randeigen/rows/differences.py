@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from randeigen.rows.arrays import dtype_name, kind
+from randeigen.backend.arrays import dtype_name, kind
 from randeigen.rows.walk import Path, Unreadable, entry, place
 
 Entries: TypeAlias = tuple[tuple[Any, ...], ...]  # of a Record

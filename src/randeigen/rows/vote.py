@@ -7,22 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from randeigen.backend.arrays import wider
 from randeigen.errors import BadRows
-from randeigen.rows.arrays import wider
-from randeigen.rows.differences import (
-    Entries,
-    difference,
-    kind_name,
-    leaves_of,
-    none_readable,
-    unreadable,
-)
+from randeigen.rows.differences import Entries, difference, kind_name, leaves_of, none_readable, unreadable
 from randeigen.rows.walk import Path, Record, Unreadable, class_name, entry, numbers_of, walk
 
 Form: TypeAlias = frozenset[tuple[Any, ...]]  # what rows must share: paths, homes, shapes, kinds
 
-SMALL = 1024  # entries of a row that are read before it is known how many the others have
-LARGE = 2**20  # entries that no row may exceed
+FIRST_ENTRIES = 1024  # entries of a row that are read before it is known how many the others have
+MAX_ENTRIES = 2**20  # entries that no row may exceed
 
 
 @dataclass
@@ -33,7 +26,7 @@ class Reading:
     alike: dict[Entries, list[int]] = field(default_factory=dict)  # rows by what they hold
     refused: dict[int, Unreadable] = field(default_factory=dict)
     endless: list[int] = field(default_factory=list)  # rows with more entries than `limit`
-    limit: int = SMALL
+    limit: int = FIRST_ENTRIES
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ def read_all(records: Sequence[Any], strangers: Mapping[int, str]) -> Reading:
         if row not in strangers:
             found = Record()
             open_rows[row] = found, walk(record, found)
-    step = SMALL
+    step = FIRST_ENTRIES
     while True:
         for row, (found, steps) in list(open_rows.items()):
             try:
@@ -103,7 +96,7 @@ def read_all(records: Sequence[Any], strangers: Mapping[int, str]) -> Reading:
                     f"raised a {class_name(error)} when it was read", "pass arrays or tensors of floats"
                 )
                 del open_rows[row]
-        if len(open_rows) <= len(reading.found) or reading.limit >= LARGE:
+        if len(open_rows) <= len(reading.found) or reading.limit >= MAX_ENTRIES:
             break
         step = reading.limit
         reading.limit *= 2

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from randeigen.rows.arrays import is_tensor, plain, unfit
-from randeigen.rows.disk import quote
+from randeigen.backend.arrays import is_tensor, plain, unfit
+from randeigen.rows.formats import quote
 
 Path: TypeAlias = tuple[Any, ...]  # keys and indices from the record down to the leaf
 NUMBERS = 1024  # plain numbers that take about as long to look at as one array
-DEPTH = 8  # deeper than any model's records; ends those that contain themselves
+MAX_DEPTH = 8  # deeper than any model's records; ends those that contain themselves
 FLOAT64 = np.dtype(np.float64)
 NO_LEAF = (type(None), str, bytes)
 
@@ -68,8 +68,8 @@ class Record:
 
 def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
     """Fill `found`, one entry per step, so that a row without end can be left in the middle."""
-    if len(path) > DEPTH:
-        raise Unreadable(f"is nested deeper than {DEPTH} levels", "pass flat records", path[:2])
+    if len(path) > MAX_DEPTH:
+        raise Unreadable(f"is nested deeper than {MAX_DEPTH} levels", "pass flat records", path[:2])
     children: Iterator[tuple[Any, Any]]
     if isinstance(record, Mapping):
         ordered = isinstance(record, OrderedDict)

@@ -11,9 +11,8 @@ import numpy as np
 
 from randeigen.certificate import corruptible
 from randeigen.errors import BadFraction
-from randeigen.rules.base import TableRule, normalised
-from randeigen.rules.facts import Facts
-from randeigen.rules.randeigen import RandEigen, far_out
+from randeigen.rules.base import Facts, TableRule, normalised
+from randeigen.rules.randeigen import RandEigen, far_outliers
 from randeigen.types import Array, Geometry, Spread, Stop, Verdict, Weights
 
 PREFERENCES = (1.0, -1.0, 0.6, -0.6, 0.3, -0.3)  # for one side of the top direction: 1 spares the other
@@ -77,19 +76,21 @@ class Balanced(TableRule):
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """Filter, list the hypotheses, and mix in the answer between them as far as needed."""
-        wild = far_out(geometry, f)
+        wild = far_outliers(geometry, f)
         filtered = RandEigen(f=f).weigh(geometry, f, rng)
-        live = np.flatnonzero(np.where(wild, 0.0, geometry.prior) > 0)
+        live = np.flatnonzero(np.where(wild, 0.0, geometry.prior_weights) > 0)
         left = min(f - int(wild.sum()), (live.size - 1) // 2)
-        shown = geometry.pick(live)
-        first = shown.widest(shown.prior)
-        if left <= 0 or first.variance <= shown.rounding(shown.prior):
+        shown = geometry.take(live)
+        first = shown.top_direction(shown.prior_weights)
+        if left <= 0 or first.variance <= shown.rounding_error(shown.prior_weights):
             return filtered
-        held, rest = corruptible(shown.prior, left)
+        held, rest = corruptible(shown.prior_weights, left)
         bound = math.sqrt(held / (rest - held)) if rest > held else math.inf
         start = normalised(filtered.weights[live])
         if is_line(shown, first.variance):
-            weights, moved = balance_on_line(first.places, shown.prior, left, start, self._limit(bound))
+            weights, moved = balance_on_line(
+                first.places, shown.prior_weights, left, start, self._limit(bound)
+            )
         elif first.variance * (rest - held) <= first.alone * rest:
             # The plain mean is within sqrt(held/rest·variance) of every hypothesis, and none is much narrower
             # than its typical row alone makes it: that meets the bound, and a filter removes next to nothing.
@@ -102,9 +103,9 @@ class Balanced(TableRule):
         whole = np.zeros(geometry.n)
         whole[live] = normalised(weights)
         note = f"{moved:.0%} of the way from the filter's answer to the one between all hypotheses"
-        spreads = (*filtered.spreads, geometry.unit * math.sqrt(geometry.widest(whole).variance))
+        spreads = (*filtered.spreads, geometry.unit * math.sqrt(geometry.top_direction(whole).variance))
         last = len(spreads) - 1
-        return Verdict(whole, Stop.BALANCED, spreads=spreads, chosen=last, wild=wild, notes=(note,))
+        return Verdict(whole, Stop.BALANCED, spreads=spreads, chosen=last, far_outliers=wild, notes=(note,))
 
     def _limit(self, bound: float) -> float:
         return self.tolerance * bound if math.isfinite(bound) else 0.0
@@ -114,8 +115,8 @@ class Balanced(TableRule):
     ) -> tuple[Weights, float]:
         """The start mixed with the answer of least t until no hypothesis is beyond the limit, and how far."""
         lines = np.vstack((found.weights, start))
-        apart = geometry.mix(np.hstack((lines, np.zeros((len(lines), 1))))).distances()
-        noise = math.sqrt(geometry.rounding(geometry.prior))
+        apart = geometry.combine_rows(np.hstack((lines, np.zeros((len(lines), 1))))).squared_distances()
+        noise = math.sqrt(geometry.rounding_error(geometry.prior_weights))
         widths = np.maximum(found.widths, max(FLOOR * float(found.widths.max()), noise))
         widths = widths * (widths / widths.min()) ** self.wide_penalty
         mixture, least = nearest_to_all(apart[:-1, :-1], widths)
@@ -131,10 +132,10 @@ class Balanced(TableRule):
 
 def is_line(geometry: Geometry, variance: float) -> bool:
     """Whether all rows lie on one line, but for rounding."""
-    w = normalised(geometry.prior)
-    centre = float(geometry.mix(np.append(w, 0.0)[None]).reach()[0])
-    beyond = float(w @ geometry.reach()) - centre - variance
-    return beyond <= LINE * variance + geometry.rounding(w)
+    w = normalised(geometry.prior_weights)
+    centre = float(geometry.combine_rows(np.append(w, 0.0)[None]).squared_norms_from_pivot()[0])
+    beyond = float(w @ geometry.squared_norms_from_pivot()) - centre - variance
+    return beyond <= LINE * variance + geometry.rounding_error(w)
 
 
 def balance_on_line(
@@ -190,7 +191,7 @@ def hypotheses(geometry: Geometry, f: int, first: Spread) -> Hypotheses:
                 break
             one = _step(geometry, *one, preference, base[2].places, STEPS - k)
         found.append(one)
-    weights = np.array([normalised(share * geometry.prior) for share, _, _ in found])
+    weights = np.array([normalised(share * geometry.prior_weights) for share, _, _ in found])
     return Hypotheses(weights, np.array([math.sqrt(spread.variance) for _, _, spread in found]))
 
 
@@ -205,14 +206,14 @@ def _step(
 ) -> tuple[Array, float, Spread]:
     """Remove rows far out along the top direction, at most this part of what is `left`: all if it is 1."""
     places = spread.places
-    if side is not None and (share * geometry.prior * places) @ side < 0:
+    if side is not None and (share * geometry.prior_weights * places) @ side < 0:
         places = -places
     scores = np.where(places > 0, (1 + preference) * places, (preference - 1) * places)
     scores = np.where(share > 0, scores, -1.0)
     near = float(share[scores >= NEAR_TOP * scores.max()].sum())
     amount = left if parts <= 1 else min(math.ceil(left / parts), max(near, 1.0), left)
     share = without(share, scores, amount)
-    return share, left - amount, geometry.widest(share * geometry.prior)
+    return share, left - amount, geometry.top_direction(share * geometry.prior_weights)
 
 
 def without(share: Array, scores: Array, amount: float) -> Array:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from randeigen import engine
+from randeigen import pipeline
 from randeigen.errors import BadFraction
-from randeigen.types import Array, Geometry, Verdict
+from randeigen.types import Array, Geometry, Mask, Verdict, Weights
 
-STAGES = 50  # pre-aggregators that rows may go through before they are judged
+MAX_STAGES = 50  # pre-aggregators that rows may go through before they are judged
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class TableRule:
         """Refuse what no rule can tolerate, before any row is seen."""
         check_corruption(type(self).__name__, self.eps, self.f)
 
-    def budget(self, n: int) -> int:
+    def assumed_corrupt(self, n: int) -> int:
         """How many of n rows may be corrupt: always fewer than half."""
-        return assumed(n, self.eps, self.f)
+        return assumed_count(n, self.eps, self.f)
 
     def stated_corrupt(self, n: int) -> int:
         """How many of n rows the caller said may be corrupt, though it be half of them or more."""
-        return stated(self, n)
+        return stated_count(self, n)
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """The judgement on the rows this geometry shows."""
@@ -42,7 +42,7 @@ class TableRule:
 
     def __call__(self, rows: Any) -> Any:
         """The aggregate of `rows` alone, in their own form; `randeigen.aggregate` tells more."""
-        return engine.answer(rows, self)
+        return pipeline.answer(rows, self)
 
 
 def check_corruption(name: str, eps: float | None, f: int | None) -> None:
@@ -59,7 +59,7 @@ def check_corruption(name: str, eps: float | None, f: int | None) -> None:
         raise BadFraction(f"f={f!r}; give the number of rows you fear, a whole number from 0.")
 
 
-def assumed(n: int, eps: float | None, f: int | None) -> int:
+def assumed_count(n: int, eps: float | None, f: int | None) -> int:
     """f itself, or ceil(eps·n) where that is fewer than half."""
     if f is None:
         assert eps is not None
@@ -77,12 +77,12 @@ def rows_in(eps: float, n: int) -> int:
     return max(math.ceil(eps * n - 1e-9), int(eps > 0))
 
 
-def stated(stage: Any, n: int) -> int:
+def stated_count(stage: Any, n: int) -> int:
     """The f or ceil(eps·n) that a rule was given; of several stages, the greatest."""
     eps, f = getattr(stage, "eps", None), getattr(stage, "f", None)
     own = int(f) if f is not None else rows_in(eps, n) if eps is not None else 0
     inner = (getattr(stage, name, None) for name in ("pre", "rule", "first", "then"))
-    return max([own, *(stated(each, n) for each in inner if each is not None)])
+    return max([own, *(stated_count(each, n) for each in inner if each is not None)])
 
 
 def needed_by_both(first: Any, then: Any) -> str:
@@ -98,8 +98,10 @@ def normalised(weights: Array) -> Array:
 def compose(whole: Any, first: Any, then: Any) -> None:
     """Note of two stages what they need together, and how many there are; too many are refused."""
     stages = int(getattr(first, "stages", 0)) + int(getattr(then, "stages", 0))  # a rule by itself has none
-    if stages > STAGES:
-        raise BadFraction(f"{stages} pre-aggregators in a row; give at most {STAGES} (two or three will do).")
+    if stages > MAX_STAGES:
+        raise BadFraction(
+            f"{stages} pre-aggregators in a row; give at most {MAX_STAGES} (two or three will do)."
+        )
     object.__setattr__(whole, "needs", needed_by_both(first, then))
     object.__setattr__(whole, "stages", stages)
 
@@ -111,9 +113,9 @@ def budget_of_mixed(rule: Any, n: int, known: dict[tuple[int, int], int]) -> int
     would ask a million times.
     """
     if not hasattr(rule, "pre"):
-        return int(rule.budget(n))
+        return int(rule.assumed_corrupt(n))
     if (id(rule), n) not in known:
-        f = max(rule.pre.budget(n), budget_of_mixed(rule.rule, n, known))
+        f = max(rule.pre.assumed_corrupt(n), budget_of_mixed(rule.rule, n, known))
         budget_of_mixed(rule.rule, rule.pre.leaves(n, f), known)
         known[id(rule), n] = f
     return known[id(rule), n]
@@ -121,3 +123,41 @@ def budget_of_mixed(rule: Any, n: int, known: dict[tuple[int, int], int]) -> int
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def smallest(values: Array, count: int) -> Mask:
+    """(n,) which are the `count` smallest; of equal ones the first."""
+    kept = np.zeros(values.size, dtype=bool)
+    kept[np.argsort(values, kind="stable")[:count]] = True
+    return kept
+
+
+def mean_of(geometry: Geometry, kept: Mask) -> Weights:
+    """The weights of the mean of these rows by their mass; of all rows where none of these has any."""
+    mass = np.where(kept, geometry.prior_weights, 0.0)
+    return normalised(mass if mass.any() else geometry.prior_weights)
+
+
+def single_row(geometry: Geometry, row: int) -> Weights:
+    """All weight on one row."""
+    return np.where(np.arange(geometry.n) == row, 1.0, 0.0)
+
+
+def middle_row(between: Array) -> int:
+    """The row with the least median distance to the others: no minority decides which, nor how far out."""
+    return int(np.argmin(np.median(between, axis=1)))
+
+
+def default_f_to_zero(rule: TableRule) -> None:
+    """For rules that work without knowing how many lie: f = 0 unless eps or f is given."""
+    if rule.eps is None and rule.f is None:
+        object.__setattr__(rule, "f", 0)
+
+
+class Facts(NamedTuple):
+    """Shown by `randeigen rules`."""
+
+    paper: str  # who, when
+    cost: str  # in n and d, the table included
+    breakdown: str  # the largest fraction of liars it survives
+    blind_to: str  # what a liar can do unseen

@@ -6,18 +6,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from randeigen.rules.balanced import Balanced
-from randeigen.rules.bulyan import Bulyan
-from randeigen.rules.centres import CenteredClipping, GeometricMedian, NormClipping
 from randeigen.rules.chunked import ChunkedFiltering, ChunkedNoRegret
-from randeigen.rules.columns import MeaMed, Median, Phocas, TrimmedMean
-from randeigen.rules.distances import FLTrust, Krum, MoNNA, MultiKrum
-from randeigen.rules.filtering import ConvergingFiltering, Filtering, PublishedRandEigen
-from randeigen.rules.mixing import ARC, NNM, Bucketing, Clipping, PreAggregator
-from randeigen.rules.plain import Mean
+from randeigen.rules.clipping import CenteredClipping, NormClipping
+from randeigen.rules.coordinatewise import MeaMed, Median, Phocas, TrimmedMean
+from randeigen.rules.geometric_median import GeometricMedian
+from randeigen.rules.krum import Bulyan, Krum, MultiKrum
+from randeigen.rules.mean import Mean
+from randeigen.rules.preaggregation import ARC, NNM, Bucketing, Clipping, PreAggregator
+from randeigen.rules.published import ConvergingFiltering, Filtering, PublishedRandEigen
 from randeigen.rules.randeigen import RandEigen
-from randeigen.rules.small import Semidefinite, TukeyMedian
-from randeigen.rules.spectral import CAF, DnC, NoRegret, ZhuFiltering
-from randeigen.rules.subsets import MDA, SMEA
+from randeigen.rules.semidefinite import Semidefinite
+from randeigen.rules.spectral import CAF, DnC
+from randeigen.rules.subset_search import MDA, SMEA
+from randeigen.rules.trusted import FLTrust, MoNNA
+from randeigen.rules.tukey import TukeyMedian
+from randeigen.rules.zhu import NoRegret, ZhuFiltering
 from randeigen.types import Rule
 
 # Each takes eps= or f=, and the parameters of its class.

@@ -8,17 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from randeigen.blocks import host
+from randeigen.backend.arrays import to_host_float64
 from randeigen.errors import BadFraction
-from randeigen.measure import GramTally
-from randeigen.rules.base import TableRule
-from randeigen.rules.facts import Facts
+from randeigen.geometry.gram import GramAccumulator
+from randeigen.rules.base import Facts, TableRule
 from randeigen.rules.randeigen import RandEigen
-from randeigen.rules.spectral import EXPANSION, check_promise, no_regret_weights, zhu_filter_weights
+from randeigen.rules.zhu import EXPANSION, check_variance_bound, no_regret_weights, zhu_filter_weights
 from randeigen.types import Array, Block, Geometry, Verdict
 
-CHUNK = 1000
-PAPER = "Zhu et al. 2023, arXiv:2205.11765"
+DEFAULT_CHUNK_COLUMNS = 1000
+ZHU_PAPER = "Zhu et al. 2023, arXiv:2205.11765"
 ADDS_UP = "shifts within sqrt(expansion)·sigma in every chunk (HIDRA): they add up to sqrt(d/chunk) of one"
 
 
@@ -34,13 +33,13 @@ class ChunkedRule(TableRule):
     """A table rule run on each `chunk` consecutive columns. sigma: the largest honest variance in a chunk."""
 
     sigma: float = math.nan
-    chunk: int = CHUNK
+    chunk: int = DEFAULT_CHUNK_COLUMNS
     expansion: float = field(default=EXPANSION, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse a missing promise and chunks of nothing."""
         super().__post_init__()
-        check_promise(self, self.sigma, self.expansion)
+        check_variance_bound(self, self.sigma, self.expansion)
         if isinstance(self.chunk, bool) or not isinstance(self.chunk, (int, np.integer)) or self.chunk < 1:
             raise BadFraction(f"chunk={self.chunk!r}; give how many columns are judged together, from 1.")
 
@@ -61,7 +60,7 @@ class ChunkedRule(TableRule):
         starts = range(columns.start - columns.start % self.chunk, columns.stop, self.chunk)
         for start in starts:
             at = slice(max(start - columns.start, 0), start - columns.start + self.chunk)
-            piece = host(block[:, at])
+            piece = to_host_float64(block[:, at])
             weights = self.judge(_table(piece, [verdict.seed, start]), f)
             live = np.flatnonzero(weights)  # the others are left out, not multiplied
             answer[at] = weights[live] @ piece[live]
@@ -82,7 +81,7 @@ class ChunkedFiltering(ChunkedRule):
     below the threshold, which adds up to sqrt(d/chunk) times the bias of one.
     """
 
-    facts: ClassVar[Facts] = Facts(PAPER, "n²·d + f·n²·d/chunk", "1/2, if sigma is right", ADDS_UP)
+    facts: ClassVar[Facts] = Facts(ZHU_PAPER, "n²·d + f·n²·d/chunk", "1/2, if sigma is right", ADDS_UP)
 
     def judge(self, geometry: Geometry, f: int) -> Array:
         """Algorithm 3 on one chunk."""
@@ -98,7 +97,7 @@ class ChunkedNoRegret(ChunkedRule):
     Blind to HIDRA, as `ChunkedFiltering` is.
     """
 
-    facts: ClassVar[Facts] = Facts(PAPER, "n²·d + f·n²·d/chunk", "1/2, if sigma is right", ADDS_UP)
+    facts: ClassVar[Facts] = Facts(ZHU_PAPER, "n²·d + f·n²·d/chunk", "1/2, if sigma is right", ADDS_UP)
 
     def judge(self, geometry: Geometry, f: int) -> Array:
         """Algorithm 2 on one chunk."""
@@ -107,7 +106,7 @@ class ChunkedNoRegret(ChunkedRule):
 
 def _table(piece: Array, key: list[int]) -> Geometry:
     """The chunk's own geometry, measured with the care that hostile numbers need."""
-    tally = GramTally(piece.shape[0], int(np.random.default_rng(key).integers(2**63)))
+    tally = GramAccumulator(piece.shape[0], int(np.random.default_rng(key).integers(2**63)))
     with np.errstate(all="ignore"):
         tally.add(slice(0, piece.shape[1]), piece)
         return tally.geometry()

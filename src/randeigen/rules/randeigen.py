@@ -8,29 +8,35 @@ from typing import ClassVar
 
 import numpy as np
 
-from randeigen.blocks import median
+from randeigen.backend.arrays import median
 from randeigen.certificate import bound, corruptible
 from randeigen.errors import BadFraction
-from randeigen.rules.base import TableRule, normalised
-from randeigen.rules.facts import Facts
-from randeigen.rules.filtering import PublishedRandEigen
+from randeigen.rules.base import Facts, TableRule, normalised
+from randeigen.rules.published import PublishedRandEigen
 from randeigen.types import Array, Geometry, Mask, Spread, Stop, Verdict
 
-WILD = 1e8  # squared: a row 10,000 times further out than the median row is not weighed beside the others
-NEGLIGIBLE = 1e-9  # of the heaviest row: less than this sets no maximum, no scale and no sum
-TRACE = 0.05  # of the best kept share: less than this in the blend of all rounds is none; `kept` means kept
+FAR_OUTLIER_RATIO = (
+    1e8  # squared: a row 10,000 times further out than the median row is not weighed beside the others
+)
+NEGLIGIBLE_WEIGHT = 1e-9  # of the heaviest row: less than this sets no maximum, no scale and no sum
+MIN_RELATIVE_WEIGHT = (
+    0.05  # of the best kept share: less than this in the blend of all rounds is none; `kept` means kept
+)
 # No weights can bring the widest variance below what single rows make it, and more than half of them make
 # it nearly this wide: the certificate is within 5% of the best there is. Common where d is millions.
-LEVEL = 1.1
+ISOTROPY_TOLERANCE = 1.1
 # Found on the grid of docs/departures.md; their neighbours do about as well.
 SHARPNESS = 1.5  # of the removal: a row loses the share (distance / largest distance) ** SHARPNESS
-RESTORED = 1.5  # a row that kept two thirds of its mass is in doubt no more and gets all of it back
+RESTORED_FACTOR = 1.5  # a row that kept two thirds of its mass is in doubt no more and gets all of it back
 # Rows that each stand out along a direction of their own are found one a round. After so many rounds, more
 # than ordinary clouds take, each of the next takes an equal part of what may still go. Of many rows, where
 # rounds are dear, sooner: measured biases stay what they were.
-MANY = 160  # rows
-PATIENT, SOON = (32, 16), (8, 8)  # rounds as they come, and hurried ones; for up to so many rows, and above
-THROWS = 8  # of the coins, until one row at least is left; after that their expectation
+MANY_ROWS = 160  # rows
+PATIENT_ROUNDS, PATIENT_ROUNDS_OF_MANY = (
+    (32, 16),
+    (8, 8),
+)  # rounds as they come, and hurried ones; for up to so many rows, and above
+MAX_REDRAWS = 8  # of the coins, until one row at least is left; after that their expectation
 
 
 @dataclass(frozen=True)
@@ -73,13 +79,13 @@ class RandEigen(TableRule):
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """Filter round by round, then blend the rounds."""
-        wild = far_out(geometry, f)
-        mass = np.where(wild, 0.0, geometry.prior)
-        floor, pace = _floor(geometry.prior, f), 0.0
-        calm, hurry = PATIENT if geometry.n <= MANY else SOON
-        trail = Trail(geometry, mass, f, wild)
+        wild = far_outliers(geometry, f)
+        mass = np.where(wild, 0.0, geometry.prior_weights)
+        floor, pace = _floor(geometry.prior_weights, f), 0.0
+        calm, hurry = PATIENT_ROUNDS if geometry.n <= MANY_ROWS else PATIENT_ROUNDS_OF_MANY
+        trail = FilterHistory(geometry, mass, f, wild)
         for past in range(calm + hurry + 1):
-            spread = geometry.widest(mass)
+            spread = geometry.top_direction(mass)
             trail.see(mass, spread.variance)
             room = float(mass.sum()) - floor
             share = removal_share(spread, mass)
@@ -91,7 +97,7 @@ class RandEigen(TableRule):
                 share = hurried(share, geometry, spread, mass, min(pace, room))
             share *= min(1.0, room / float(mass @ share))  # the last round takes what the budget allows
             left = thrown(mass, share, rng) if self.removal == "random" else mass * (1 - share)
-            left = without_traces(left)
+            left = without_negligible(left)
             trail.lost(mass, left, spread)
             mass = left
         else:  # by coins alone: what they take is right on average only
@@ -114,7 +120,7 @@ def hurried(share: Array, geometry: Geometry, spread: Spread, mass: Array, pace:
     distance s from the mean gives its own direction the variance w·s, and will be the widest in its turn.
     """
     weights = mass / mass.sum()
-    apart = geometry.distances() @ weights  # squared distances from the mean, plus the whole variance
+    apart = geometry.squared_distances() @ weights  # squared distances from the mean, plus the whole variance
     own = weights * np.maximum(apart - weights @ apart / 2, 0.0)
     out = np.maximum(share ** (2 / SHARPNESS), own / spread.variance)
     live = np.flatnonzero(mass)
@@ -127,7 +133,7 @@ def hurried(share: Array, geometry: Geometry, spread: Spread, mass: Array, pace:
 
 def thrown(mass: Array, share: Array, rng: np.random.Generator) -> Array:
     """What coins leave of the rows, each gone with its share for a chance; never nothing."""
-    for _ in range(THROWS):
+    for _ in range(MAX_REDRAWS):
         left = np.where(rng.random(share.size) < share, 0.0, mass)
         if left.any():
             return left
@@ -143,18 +149,18 @@ def weighted_median(places: Array, mass: Array) -> float:
     return float(places[order[low]] + places[order[min(high, order.size - 1)]]) / 2
 
 
-def without_traces(mass: Array, trace: float = NEGLIGIBLE) -> Array:
+def without_negligible(mass: Array, trace: float = NEGLIGIBLE_WEIGHT) -> Array:
     """The same with traces set to 0: what is not quite gone must not set a scale."""
     return np.where(mass > trace * mass.max(), mass, 0.0)
 
 
-def far_out(geometry: Geometry, f: int) -> Mask:
+def far_outliers(geometry: Geometry, f: int) -> Mask:
     """Rows so far out that float64 could not see the others beside them. Never more than f."""
-    reach = geometry.reach()
-    wild = reach > WILD * median(reach)
+    reach = geometry.squared_norms_from_pivot()
+    wild = reach > FAR_OUTLIER_RATIO * median(reach)
     # More of them than liars: some are honest, the honest spread is that wide, and they stay. So they do
     # where nobody else has any mass.
-    return wild if wild.sum() <= f and geometry.prior[~wild].any() else np.zeros_like(wild)
+    return wild if wild.sum() <= f and geometry.prior_weights[~wild].any() else np.zeros_like(wild)
 
 
 def _floor(prior: Array, f: int) -> float:
@@ -169,22 +175,22 @@ def _ended(geometry: Geometry, mass: Array, spread: Spread, share: Array, room: 
     if np.count_nonzero(mass) < 2:
         return Stop.LONE
     # What is left of the variance is noise and judges nobody, or along its direction all rows are one point.
-    if spread.variance <= geometry.rounding(mass) or not share.any():
+    if spread.variance <= geometry.rounding_error(mass) or not share.any():
         return Stop.AGREE
-    if spread.variance <= LEVEL * spread.alone:
+    if spread.variance <= ISOTROPY_TOLERANCE * spread.alone:
         return Stop.ROUND
-    return Stop.BUDGET if room <= NEGLIGIBLE * mass.sum() else None
+    return Stop.BUDGET if room <= NEGLIGIBLE_WEIGHT * mass.sum() else None
 
 
-class Trail:
+class FilterHistory:
     """What happened round by round, and the verdict the rounds come to."""
 
     def __init__(self, geometry: Geometry, prior: Array, f: int, wild: Mask) -> None:
-        self.geometry, self.prior, self.f, self.wild = geometry, prior, f, wild
+        self.geometry, self.prior_weights, self.f, self.far_outliers = geometry, prior, f, wild
         self.masses: list[Array] = []
         self.spreads: list[float] = []
         self.bounds: list[float] = []
-        self.fell = np.zeros(geometry.n, dtype=np.intp)
+        self.dropped_in_round = np.zeros(geometry.n, dtype=np.intp)
         self.scores = np.zeros(geometry.n)
         self._most = np.zeros(geometry.n)
 
@@ -198,7 +204,7 @@ class Trail:
         """Mass shrank: note for each row the round in which it lost most."""
         more = before - after > self._most
         self._most[more] = (before - after)[more]
-        self.fell[more] = len(self.masses)
+        self.dropped_in_round[more] = len(self.masses)
         self.scores[more] = spread.scores[more] / spread.variance
 
     def verdict(self, stop: Stop, spread: Spread) -> Verdict:
@@ -208,29 +214,29 @@ class Trail:
         """
         mass = self._blend()
         if len(self.masses) > 1 or not np.array_equal(mass, self.masses[0]):
-            spread = self.geometry.widest(mass)
+            spread = self.geometry.top_direction(mass)
             self.see(mass, spread.variance)
         self.bounds[-1] = bound(self.geometry, mass, self.f, spread.variance + spread.allowance)
-        whole = mass >= self.prior
+        whole = mass >= self.prior_weights
         return Verdict(
             normalised(mass),
             stop,
             spreads=tuple(self.spreads),
             bounds=tuple(self.bounds),
             chosen=len(self.bounds) - 1,
-            fell=np.where(whole, 0, self.fell),
+            dropped_in_round=np.where(whole, 0, self.dropped_in_round),
             scores=np.where(whole, 0.0, self.scores),
-            wild=self.wild,
+            far_outliers=self.far_outliers,
         )
 
     def _blend(self) -> Array:
         bounds, masses = np.array(self.bounds), np.array(self.masses)
         least = bounds.min()
         if 0 < least < np.inf:
-            say = (least / bounds) ** 8 * (masses.sum(axis=1) / self.prior.sum()) ** 2
+            say = (least / bounds) ** 8 * (masses.sum(axis=1) / self.prior_weights.sum()) ** 2
         else:
             say = (bounds <= least).astype(float)
-        blend = say @ np.minimum(self.prior, RESTORED * masses) / say.sum()
+        blend = say @ np.minimum(self.prior_weights, RESTORED_FACTOR * masses) / say.sum()
         # Beside its prior: a row is not dropped for having been light from the start.
-        kept = np.divide(blend, self.prior, out=np.zeros_like(blend), where=self.prior > 0)
-        return np.where(kept > TRACE * kept.max(), blend, 0.0)
+        kept = np.divide(blend, self.prior_weights, out=np.zeros_like(blend), where=self.prior_weights > 0)
+        return np.where(kept > MIN_RELATIVE_WEIGHT * kept.max(), blend, 0.0)

@@ -13,15 +13,30 @@ try:
     from torch.nn import RMSNorm  # noqa: F401  (came with torch 2.4)
 except ImportError:
     raise MissingExtra("randeigen.torch needs torch 2.4 or newer: pip install 'randeigen[torch]'") from None
-
-from randeigen.torch.factors import Lookup, Product
-from randeigen.torch.judge import BatchVerdict, Group
+from randeigen.torch.backward import backward
+from randeigen.torch.forward_hooks import install
+from randeigen.torch.gradients.factors import EmbeddingRows, OuterProduct
+from randeigen.torch.gram import gram
+from randeigen.torch.group_verdict import BatchVerdict, Group
 from randeigen.torch.layers import layer
-from randeigen.torch.measure import table
-from randeigen.torch.record import install
-from randeigen.torch.step import backward
 from randeigen.torch.suspects import Suspect, Suspects
 
 install()
 
-__all__ = ["BatchVerdict", "Group", "Lookup", "Product", "Suspect", "Suspects", "backward", "layer", "table"]
+table = gram  # the name until 0.1
+Product, Lookup = OuterProduct, EmbeddingRows  # likewise
+
+__all__ = [
+    "BatchVerdict",
+    "EmbeddingRows",
+    "Group",
+    "Lookup",
+    "OuterProduct",
+    "Product",
+    "Suspect",
+    "Suspects",
+    "backward",
+    "gram",
+    "layer",
+    "table",
+]

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from randeigen.errors import BadRows
-from randeigen.torch.conv import Windows
-from randeigen.torch.factors import Factor, Lookup, Product
+from randeigen.torch.gradients.conv import ConvWindows
+from randeigen.torch.gradients.factors import EmbeddingRows, OuterProduct, PerExampleGradient
 
 Inputs: TypeAlias = tuple[Any, ...]
-Gradients: TypeAlias = Mapping[str, "Tensor | Factor"]  # by the parameter's name in its layer
-Form: TypeAlias = Callable[[Any, Inputs, Tensor], Gradients]
+Gradients: TypeAlias = Mapping[str, "Tensor | PerExampleGradient"]  # by the parameter's name in its layer
+GradientRule: TypeAlias = Callable[[Any, Inputs, Tensor], Gradients]
 
 
 @dataclass(frozen=True)
 class Entry:
     """A form, and how many of a tensor's last dimensions can never hold the examples."""
 
-    form: Form
+    form: GradientRule
     features: int | Callable[[Any], int] | None  # None: all but the first
 
     def features_of(self, module: nn.Module) -> int | None:
@@ -32,12 +32,12 @@ class Entry:
         return self.features(module) if callable(self.features) else self.features
 
 
-FORMS: dict[type[nn.Module], Entry] = {}
+GRADIENT_RULES: dict[type[nn.Module], Entry] = {}
 
 
 def layer(
     *kinds: type[nn.Module], features: int | Callable[[Any], int] | None = None
-) -> Callable[[Form], Form]:
+) -> Callable[[GradientRule], GradientRule]:
     """Register the exact form of a layer: `form(module, inputs, slopes)`.
 
     `inputs` are the layer's positional inputs and `slopes` the gradient of the losses at its output, both as
@@ -49,21 +49,21 @@ def layer(
     used on tensors that have them second; they come first in what the form is given, all the same.
     """
 
-    def register(form: Form) -> Form:
+    def register(form: GradientRule) -> GradientRule:
         for kind in kinds:
-            FORMS[kind] = Entry(form, features)
+            GRADIENT_RULES[kind] = Entry(form, features)
         return form
 
     return register
 
 
-def form_of(module: nn.Module) -> Entry | None:
+def gradient_rule_of(module: nn.Module) -> Entry | None:
     """The registered form, if this layer computes what the registered kind does."""
     if "parametrizations" in module._modules:
         return None
     for kind in type(module).__mro__:
-        if kind in FORMS:
-            return FORMS[kind] if type(module).forward is kind.forward else None
+        if kind in GRADIENT_RULES:
+            return GRADIENT_RULES[kind] if type(module).forward is kind.forward else None
     return None
 
 
@@ -95,7 +95,7 @@ def linear(module: nn.Linear, inputs: Inputs, slopes: Tensor) -> Gradients:
     slopes = widened(slopes).reshape(slopes.shape[0], -1, module.out_features)
     return _named(
         module,
-        lambda: Product(x, slopes),
+        lambda: OuterProduct(x, slopes),
         lambda: slopes.squeeze(1) if slopes.shape[1] == 1 else slopes.sum(1),
     )
 
@@ -107,7 +107,7 @@ def _convolution(module: Any, inputs: Inputs, slopes: Tensor) -> Gradients:
     x = x.reshape(n, -1, *x.shape[-tail:])
     slopes = widened(slopes).reshape(n, -1, *slopes.shape[-tail:])
     places = (1, *range(3, slopes.dim()))
-    return _named(module, lambda: Windows(module, x, slopes), lambda: slopes.sum(places))
+    return _named(module, lambda: ConvWindows(module, x, slopes), lambda: slopes.sum(places))
 
 
 layer(nn.Conv1d, features=2)(_convolution)
@@ -128,7 +128,7 @@ def embedding(module: nn.Embedding, inputs: Inputs, slopes: Tensor) -> Gradients
     tokens = inputs[0].reshape(slopes.shape[0], -1)
     if module.padding_idx is not None:
         tokens = torch.where(tokens == module.padding_idx, -1, tokens)
-    return {"weight": Lookup(tokens, widened(slopes).reshape(*tokens.shape, -1))}
+    return {"weight": EmbeddingRows(tokens, widened(slopes).reshape(*tokens.shape, -1))}
 
 
 @layer(nn.LayerNorm, features=lambda module: len(module.normalized_shape))
@@ -179,9 +179,11 @@ def _by_channel(module: Any, standard: Tensor, slopes: Tensor) -> Gradients:
     return _named(module, lambda: (slopes * standard.reshape_as(slopes)).sum(2), lambda: slopes.sum(2))
 
 
-def _named(module: Any, weight: Callable[[], Tensor | Factor], bias: Callable[[], Tensor]) -> Gradients:
+def _named(
+    module: Any, weight: Callable[[], Tensor | PerExampleGradient], bias: Callable[[], Tensor]
+) -> Gradients:
     """Only what is trained."""
-    found: dict[str, Tensor | Factor] = {}
+    found: dict[str, Tensor | PerExampleGradient] = {}
     for name, make in (("weight", weight), ("bias", bias)):
         parameter = module._parameters.get(name)
         if parameter is not None and parameter.requires_grad:
@@ -199,4 +201,4 @@ def as_seen(values: Tensor, slopes: Tensor) -> Tensor:
     return widened(values if values.dtype == slopes.dtype else values.to(slopes.dtype))
 
 
-SIMPLE = frozenset(FORMS)
+SIMPLE = frozenset(GRADIENT_RULES)

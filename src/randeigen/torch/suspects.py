@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from randeigen.engine import checked_seed
 from randeigen.errors import BadFraction, BadRows
-from randeigen.rows.save import replacing
-from randeigen.torch.measure import table
-from randeigen.torch.suspicion import standing, suspicion
+from randeigen.pipeline import checked_seed
+from randeigen.rows.write import replacing
+from randeigen.torch.gram import gram
+from randeigen.torch.suspicion_score import robust_z_score, suspicion_scores
 from randeigen.types import Progress
 
-GROUP = 800  # examples judged together; their table holds the square of it
-MEMORY = 0.5  # what an earlier judgement counts beside the next
+GROUP_SIZE = 800  # examples judged together; their table holds the square of it
+MEMORY_OF_SCORES = 0.5  # what an earlier judgement counts beside the next
 # An example is left out if its score, in typical deviations, is above this, and never more than twice as
 # many as were feared. The first judgements, of a model that knows little, do not wait for it.
 LIMIT = 4.0
@@ -61,13 +61,15 @@ class Suspects:
         eps: float,
         *,
         labels: Any = None,
-        group: int = GROUP,
+        group: int = GROUP_SIZE,
         seed: int | None = None,
     ) -> None:
         if not 0 <= eps < 0.5:
             raise BadFraction(f"eps={eps}; give the fraction of examples you fear, in [0, 0.5).")
         if group < 2:
-            raise BadFraction(f"group={group}; give how many examples to judge together, such as {GROUP}.")
+            raise BadFraction(
+                f"group={group}; give how many examples to judge together, such as {GROUP_SIZE}."
+            )
         self.dataset, self.eps, self.group = dataset, eps, group
         self.labels = _labels(dataset, labels)
         self.n = len(self.labels)
@@ -102,8 +104,8 @@ class Suspects:
                     progress("judging", done, self.n)
         known = found.isfinite().all(0)
         now = torch.full((self.n,), torch.inf, dtype=torch.float64)
-        now[known] = standing(found[0, known]) + standing(found[1, known])
-        self._sums, self._mass = MEMORY * self._sums + now, MEMORY * self._mass + 1
+        now[known] = robust_z_score(found[0, known]) + robust_z_score(found[1, known])
+        self._sums, self._mass = MEMORY_OF_SCORES * self._sums + now, MEMORY_OF_SCORES * self._mass + 1
         self.judgements += 1
         self.weights = self._weighed()
         return self.weights
@@ -151,12 +153,12 @@ class Suspects:
     def _look(self, model: Any, criterion: Any, places: NDArray[np.intp], coins: torch.Generator) -> Tensor:
         x, y = _batch(self.dataset, places, next(model.parameters()).device)
         losses = criterion(model(x), y)
-        products, seen = table(losses, model), losses.detach()
+        products, seen = gram(losses, model), losses.detach()
         sound = torch.isfinite(products.diagonal()) & torch.isfinite(seen)
         out = torch.full((2, len(places)), torch.inf, dtype=torch.float64)
         if not bool(sound.all()):
             products, seen = products[sound][:, sound], seen[sound]
-        out[:, sound.cpu()] = suspicion(products, seen, coins).cpu()
+        out[:, sound.cpu()] = suspicion_scores(products, seen, coins).cpu()
         return out
 
     def _weighed(self) -> Tensor:

@@ -1,0 +1,1 @@
+"""Attacks on a training set."""

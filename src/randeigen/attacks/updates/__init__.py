@@ -1,0 +1,1 @@
+"""Attacks that craft the rows that malicious clients send."""

@@ -1,0 +1,277 @@
+"""Arrays of numpy and torch by one set of names; torch is met only if the caller brought it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from functools import cache, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from randeigen.types import Array, Block
+
+UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size
+
+
+def as_host_array(block: Block) -> Block:
+    """What lies in main memory as a numpy array: one library's threads, not two that wait for each other."""
+    return block if isinstance(block, np.ndarray) or block.device.type != "cpu" else block.numpy()
+
+
+def middle_of_three(a: Any, b: Any, c: Any) -> Any:
+    """The middle of three in each column: what no single one of them can set, not even by NaN."""
+    if isinstance(a, np.ndarray):
+        low, high = np.fmin(a, b), np.fmax(a, b)
+        return np.fmax(low, np.fmin(high, c))
+    low, high = a.fmin(b), a.fmax(b)
+    return low.fmax(high.fmin(c))
+
+
+def median_of_columns(exact: Any) -> Any:
+    """(b,) what fewer than half of the rows cannot set."""
+    if isinstance(exact, np.ndarray):
+        return np.median(exact, axis=0)
+    return exact.median(dim=0).values
+
+
+def as_float64(block: Block) -> Any:
+    """A float64 copy where the block is."""
+    return block.astype(np.float64) if isinstance(block, np.ndarray) else block.double().clone()
+
+
+def largest_magnitudes(block: Any) -> Array:
+    """(n,) the largest magnitude of each row; NaN if it holds one."""
+    if isinstance(block, np.ndarray):
+        return to_host_float64(np.maximum(block.max(1), -block.min(1)))
+    return to_host_float64(block.amax(1).maximum(-block.amin(1)))
+
+
+def largest(vector: Any) -> int:
+    """The exponent of the largest magnitude, 0 if there is none: 2^-that times the vector is at most 1."""
+    size = float(largest_magnitudes(vector[None])[0])
+    return math.frexp(size)[1] if math.isfinite(size) else 0
+
+
+def scaled(block: Any, exponent: int | NDArray[np.int64]) -> Any:
+    """The same times 2^exponent, one for all or one for each row; in two steps: 2^exponent may not fit."""
+    if isinstance(exponent, int) and abs(exponent) < 100:
+        return block if exponent == 0 else block * 2.0**exponent
+    for step in (exponent // 2, exponent - exponent // 2):
+        factor: Any = 2.0**step if isinstance(step, int) else like(np.ldexp(1.0, step), block)[:, None]
+        block = block * factor
+    return block
+
+
+def where_finite(values: Any, instead: Any) -> Any:
+    """`instead` where the values are finite, the values themselves where they are not."""
+    if isinstance(values, np.ndarray):
+        return np.where(np.isfinite(values), instead, values)
+    return instead.where(values.isfinite(), values)
+
+
+def to_host_float64(values: Any) -> Array:
+    """As float64 numbers in main memory."""
+    if not isinstance(values, (np.ndarray, np.generic)):
+        values = values.double().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def as_host(values: Any) -> Any:
+    """In main memory, in the dtype they have."""
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()
+
+
+def like(values: Array, block: Block) -> Any:
+    """The same numbers in the block's library, dtype and device."""
+    return values.astype(block.dtype) if isinstance(block, np.ndarray) else block.new_tensor(values)
+
+
+def bordered(inner: Array, to_origin: Any, origin: Any) -> Array:
+    """The (n+1, n+1) table whose last line is the origin's."""
+    n = inner.shape[0]
+    table = np.empty((n + 1, n + 1))
+    table[:n, :n] = inner
+    table[:n, n] = table[n, :n] = to_origin
+    table[n, n] = origin
+    return table
+
+
+def median(values: Array) -> float:
+    """numpy's takes longer to look at its arguments than to sort a hundred numbers."""
+    ordered = np.sort(values)
+    return float(ordered[(values.size - 1) // 2] + ordered[values.size // 2]) / 2
+
+
+APART = 2**18  # numbers of two vectors compared at a time
+TORCH_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+TORCH_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether this is a torch tensor; asks without importing torch."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and isinstance(thing, tensor)
+
+
+def kind(dtype: Any) -> str:
+    """What a numpy or torch dtype holds: "float", "integer", "bool" or "other"."""
+    if isinstance(dtype, np.dtype):
+        if dtype.kind == "f" or dtype.name == "bfloat16":
+            return "float"
+        return {"i": "integer", "u": "integer", "b": "bool"}.get(dtype.kind, "other")
+    return kind_of_tensors(dtype)
+
+
+@cache
+def kind_of_tensors(dtype: Any) -> str:
+    """`kind` of a torch dtype, of which there are few."""
+    name = dtype_name(dtype)
+    if name in TORCH_FLOATS:
+        return "float"
+    return "integer" if name in TORCH_INTEGERS else "bool" if name == "bool" else "other"
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name both libraries would use for it, such as float32."""
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+
+
+def wider(dtypes: Sequence[Any]) -> Any:
+    """The narrowest dtype that holds all of these."""
+    promote = np.promote_types if isinstance(dtypes[0], np.dtype) else sys.modules["torch"].promote_types
+    return reduce(promote, dtypes)
+
+
+def working(dtypes: Sequence[Any]) -> Any:
+    """The dtype of blocks: float64 if any leaf is that wide, else float32."""
+    if isinstance(dtypes[0], np.dtype):
+        return np.dtype(np.float64 if any(dtype.itemsize >= 8 for dtype in dtypes) else np.float32)
+    torch: Any = sys.modules["torch"]
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def on_host(leaf: Any) -> bool:
+    """Whether its numbers lie in this machine's own memory."""
+    return not is_tensor(leaf) or leaf.device.type == "cpu"
+
+
+def empty(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    """Uninitialised memory of the same library, on the same device."""
+    if is_tensor(like):
+        return sys.modules["torch"].empty(shape, dtype=dtype, device=like.device)
+    return np.empty(shape, dtype)
+
+
+def in_memory(leaf: Any) -> Any:
+    """A tensor's numbers as an array, where numpy knows them: torch's threads spin after each copy."""
+    known = is_tensor(leaf) and on_host(leaf) and dtype_name(leaf.dtype) != "bfloat16"
+    return leaf.numpy() if known else leaf
+
+
+def as_array(part: Any) -> Any:
+    """Some numbers of a leaf as a numpy array in main memory."""
+    return part.resolve_neg().cpu().numpy() if is_tensor(part) else part
+
+
+def copy(target: Any, source: Any) -> None:
+    """Cast `source` into `target`; what does not fit becomes inf, as hostile numbers may."""
+    if is_tensor(target):
+        target.copy_(source if is_tensor(source) else sys.modules["torch"].from_numpy(source))
+    else:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            np.copyto(target, np.asarray(source), casting="unsafe")
+
+
+def apart(first: Any, second: Any) -> float:
+    """The distance between two vectors of any dtypes, whatever their size; a strip at a time, in float64."""
+    total = 0.0
+    for start in range(0, len(first), APART):
+        here, there = (_in_float64(vector[start : start + APART]) for vector in (first, second))
+        between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
+        largest = float(abs(between).max())
+        if 0 < largest < math.inf:
+            between = between / largest
+            largest *= math.sqrt(float(between @ between))
+        total = math.hypot(total, largest)
+    return 2 * total
+
+
+def _in_float64(vector: Any) -> Any:
+    if is_tensor(vector):
+        vector = vector.double()
+        return vector.numpy() if on_host(vector) else vector
+    return vector.astype(np.float64)
+
+
+def gather(target: Any, lines: Sequence[int], parts: Sequence[Any]) -> None:
+    """Cast one part into each of these lines of `target`."""
+    if on_host(target):
+        for line, part in zip(lines, parts, strict=True):
+            copy(target[line], part)
+        return
+    stacked = sys.modules["torch"].stack(list(parts))  # a launch costs more than the copy: one for all rows
+    if len(lines) == len(target):
+        target.copy_(stacked)
+    else:
+        target[list(lines)] = stacked.to(target.dtype)
+
+
+def flat(leaf: Any, start: int, stop: int) -> Any:
+    """Entries start..stop of a leaf in C order; copies no more than it returns."""
+    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
+        return leaf.reshape(-1)[start:stop]
+    if leaf.ndim == 1:
+        return leaf[start:stop]
+    inner = math.prod(leaf.shape[1:])
+    first, last = start // inner, (stop - 1) // inner
+    if first == last:
+        return flat(leaf[first], start - first * inner, stop - first * inner)
+    parts = [
+        flat(leaf[first], start - first * inner, inner),
+        leaf[first + 1 : last].reshape(-1),
+        flat(leaf[last], 0, stop - last * inner),
+    ]
+    return sys.modules["torch"].cat(parts) if is_tensor(leaf) else np.concatenate(parts)
+
+
+def plain(tensor: Any) -> Any:
+    """A tensor without history and, where that is possible, without a subclass of its own."""
+    torch: Any = sys.modules["torch"]
+    if type(tensor) is torch.Tensor:
+        return tensor.detach() if tensor.requires_grad else tensor
+    try:
+        found = tensor.detach()
+        return found if type(found) is torch.Tensor else found.as_subclass(torch.Tensor)
+    except Exception:  # a subclass may refuse; `unfit` will say so
+        return tensor
+
+
+def has_memory(tensor: Any) -> bool:
+    """Whether there are numbers behind it: not those that stand in for others while code is traced."""
+    try:
+        return bool(tensor.data_ptr()) or not tensor.numel()
+    except RuntimeError:
+        return False
+
+
+def unfit(leaf: Any) -> str | None:
+    """Why an array cannot be read as plain numbers, or None: what was found, what to do."""
+    if isinstance(leaf, np.ndarray):
+        if isinstance(leaf, np.ma.MaskedArray):
+            return "is a masked array, whose gaps have no average; fill them with .filled(value)"
+    else:
+        torch: Any = sys.modules["torch"]
+        if type(leaf) is not torch.Tensor:
+            return f"is a {type(leaf).__name__}, not a plain tensor; pass dense tensors that hold numbers"
+        if leaf.layout is not torch.strided or leaf.is_nested:
+            return f"is a tensor of layout {leaf.layout}; pass dense tensors, .to_dense()"
+        if leaf.is_meta:
+            return "is a tensor on the meta device, which holds no numbers; load it first"
+        if not has_memory(leaf):
+            return "is a tensor without memory of its own; pass tensors that hold numbers"
+    if kind(leaf.dtype) == "other":
+        return f"has dtype {dtype_name(leaf.dtype)}; pass real floating-point numbers"
+    return None

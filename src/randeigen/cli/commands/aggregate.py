@@ -1,0 +1,161 @@
+"""`randeigen aggregate`: files of updates in, their robust mean out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from randeigen.cli import audit as audits
+from randeigen.cli.aggregate_files import AggregateOptions, aggregate_files, write
+from randeigen.cli.console import print_line, progress_bar, show
+from randeigen.cli.exit_codes import UsageError, exit_on_error
+from randeigen.cli.fingerprints import Fingerprints, digest
+from randeigen.cli.input_files import check_apart, check_output, expand
+from randeigen.cli.outcomes import FileOutcome, file_outcomes, summary
+from randeigen.registry import DEFAULT, build_rule
+from randeigen.rows.formats.headers import FORMATS
+from randeigen.rows.write import staging
+from randeigen.types import Aggregate
+
+
+class Geometries(str, Enum):
+    """How files are measured."""
+
+    auto = "auto"
+    gram = "gram"
+    sketch = "sketch"
+    gaussian = "gaussian"
+
+
+class Excess(str, Enum):
+    """What to do when the promise behind eps is broken."""
+
+    stop = "raise"
+    drop = "drop"
+
+
+def aggregate(
+    updates: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="UPDATES...", help="Files (.safetensors, .npz, .npy), folders of them, quoted patterns."
+        ),
+    ],
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="Where the mean goes; its suffix decides the format.")
+    ],
+    eps: Annotated[
+        float | None, typer.Option(metavar="X", help="The fraction of files you fear, in [0, 0.5).")
+    ] = None,
+    f: Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")] = None,
+    rule: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How to weigh the files; `randeigen rules` lists all. filtering:gamma=0.5 sets a parameter, "
+            "nnm+krum mixes rows first.",
+        ),
+    ] = DEFAULT,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**128 - 1, metavar="N", help="Replays a call; fresh coins without it."),
+    ] = None,
+    geometry: Annotated[Geometries, typer.Option(help="How files are measured.")] = Geometries.auto,
+    on_excess: Annotated[
+        Excess, typer.Option(help="More unusable files than f: stop with exit code 4, or go on without them.")
+    ] = Excess.stop,
+    audit: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a record that `replay` can check, .json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of the table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing unless it fails.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every file in the table.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Average files of updates, of which some may be corrupt, and certify the answer.
+
+    Each file is one sender's row. A file that is truncated, unreadable, not finite or unlike the others
+    counts as corrupt; more of them than --eps or --f allows is exit code 4. Folders are read without their
+    subfolders and hidden files.
+
+    The certificate, bias_bound: f corrupt rows can have moved the answer by at most this at these weights:
+    it is that close to the mean of the honest rows alone at the same weights, and may be further from their
+    plain mean. distance_to_mean is what robustness cost if every file is honest: the answer's distance from
+    the plain mean of all usable files.
+
+    \b
+    Examples:
+      randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
+      randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
+      randeigen aggregate a.npy b.npy c.npy --f 1 --out mean.npy --json | jq .bias_bound
+      randeigen aggregate updates/ --f 0 --rule mean --out plain.safetensors
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call or a disk that cannot be written to, 3 a missing extra,
+      4 more unusable files than said, 130 interrupted; nothing is ever half-written
+    """
+    with exit_on_error():
+        call = AggregateOptions(rule, eps, f, seed, geometry.value, on_excess.value)
+        _run(call, updates, out, audit, as_json, quiet, everything, force)
+
+
+def _run(
+    call: AggregateOptions,
+    updates: Sequence[str],
+    out: str,
+    audit: str | None,
+    as_json: bool,
+    quiet: bool,
+    everything: bool,
+    force: bool,
+) -> None:
+    if call.eps is None and call.f is None:
+        raise UsageError("say how many files may lie: --eps, a fraction, or --f, a number (--f 0 for none).")
+    rule = build_rule(call.rule, call.eps, call.f)
+    paths = expand(updates)
+    check_output("--out", out, paths, FORMATS, force)
+    check_apart(out, updates)
+    if audit is not None:
+        check_output("--audit", audit, paths, [".json"], force)
+
+    with progress_bar(quiet) as progress:
+        prints = Fingerprints(paths, progress)
+        judged = aggregate_files(
+            paths, rule, call, out, progress, prints.visit if audit is not None else None
+        )
+    result = judged.result
+    told_fates = file_outcomes(result, paths)
+    call = replace(call, seed=result.seed)
+    with staging(out) as draft:  # the answer and its audit, or neither
+        write(draft, result, judged.dtypes)
+        if audit is not None:
+            outcome = audits.Outcome(prints.all(), told_fates, judged, digest(draft))
+            audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
+
+    if as_json:
+        print(json.dumps(_report(call, result, paths, told_fates, out, audit), allow_nan=False, indent=1))
+    elif not quiet:
+        show(result, paths, told_fates, call.rule, everything)
+        print_line(f"Mean written to {out}" + (f", audit to {audit}" if audit else "") + ".")
+
+
+def _report(
+    call: AggregateOptions,
+    result: Aggregate,
+    paths: Sequence[str],
+    told: Sequence[FileOutcome],
+    out: str,
+    audit: str | None,
+) -> dict[str, Any]:
+    """What a script would ask for."""
+    files = [
+        {"file": path, **asdict(fate), "kept": bool(kept)}
+        for path, fate, kept in zip(paths, told, result.kept, strict=True)
+    ]
+    return {"out": out, "audit": audit, **asdict(call), **summary(result), "files": files}

@@ -1,0 +1,102 @@
+"""`randeigen bench`: how many plain means does robustness cost here?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from randeigen import timing
+from randeigen.cli.console import console, spinner
+from randeigen.cli.exit_codes import UsageError, exit_on_error
+from randeigen.cli.options import Device, TableAsJson
+from randeigen.registry import build_rule
+from randeigen.rows.write import replacing
+
+
+class Dtype(str, Enum):
+    """What the rows hold."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
+
+
+def bench(
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Rows.")] = 100,
+    d: Annotated[
+        list[int] | None, typer.Option("--d", "-d", min=1, help="Columns; repeat it to see the growth.")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="What the rows hold.")] = Dtype.float32,
+    device: Device = "cpu",
+    rule: Annotated[
+        list[str] | None, typer.Option(help="Rule to time, as in `aggregate --rule`; repeat it.")
+    ] = None,
+    eps: Annotated[float, typer.Option(help="Fraction of rows the rules are to fear.")] = 0.1,
+    repeats: Annotated[int, typer.Option(min=1, help="Calls of each, the median of which counts.")] = 7,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the record as JSON.")] = None,
+    as_json: TableAsJson = False,
+) -> None:
+    """Time rules on Gaussian rows, beside a plain mean of the same rows in the same run.
+
+    Times are medians; "costs" is their ratio to the plain mean (numpy.mean on the CPU, torch.mean on a
+    GPU); extra memory is the peak beyond the rows and the answer. Run it with nothing else running.
+
+    \b
+    Examples:
+      randeigen bench
+      randeigen bench --n 100 --d 262144 --rule randeigen --rule published
+      randeigen bench --d 65536 --d 262144 --d 1048576 --d 4194304
+      randeigen bench --device cuda --d 67108864 --out cost.json
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
+    """
+    with exit_on_error():
+        rules = {name: build_rule(name, eps, None) for name in rule or ["randeigen", "mean"]}
+        if device != "cpu" and not device.startswith("cuda"):
+            raise UsageError(f"--device {device} is not known; give cpu or cuda.")
+        timings: list[timing.Timing] = []
+        with spinner() as tell:
+            for width in d or [2**18]:
+                timings += timing.time_rules(
+                    rules, n, width, dtype=dtype.value, device=device, repeats=repeats, tell=tell
+                )
+        slopes = _slopes(timings, list(rules))
+        text = json.dumps(timing.record(timings, growth_slopes=slopes), indent=1)
+        if out:
+            with replacing(out) as file:
+                file.write(text.encode())
+        if as_json:
+            print(text)
+        else:
+            _show(timings, slopes)
+
+
+def _slopes(timings: Sequence[timing.Timing], names: Sequence[str]) -> dict[str, float]:
+    """How each rule's time grows with d, where several d were timed."""
+    by_rule = {name: [t for t in timings if t.rule == name] for name in names}
+    return {name: timing.slope(found) for name, found in by_rule.items() if len(found) > 1}
+
+
+def _show(timings: Sequence[timing.Timing], slopes: dict[str, float]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for title in ("rule", "n", "d", "dtype", "median ms", "best ms", "extra MB", ""):
+        table.add_column(title, justify="left" if title in ("rule", "dtype", "") else "right", no_wrap=True)
+    for t in timings:
+        costs = f"costs {t.means:.1f} means"
+        numbers = f"{t.median_ms:.2f}", f"{t.best_ms:.2f}", f"{t.extra_mb:.1f}"
+        table.add_row(t.rule, str(t.n), f"{t.d:,}", t.dtype, *numbers, costs)
+    screen = console()
+    screen.print(table)
+    plain = sorted({(t.d, t.mean_ms, t.mean_best_ms) for t in timings})
+    for width, median, best in plain:
+        screen.print(f"a plain mean at d = {width:,} takes {median:.2f} ms (best {best:.2f})")
+    for name, slope in slopes.items():
+        screen.print(f"{name} grows with d to the power {slope:.2f}")

@@ -1,0 +1,151 @@
+"""`randeigen replay`: judge the same files again, and see whether the recorded verdict stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+import randeigen
+from randeigen.cli.aggregate_files import aggregate_files, write
+from randeigen.cli.audit import Audit, Outcome, load, record
+from randeigen.cli.audit_comparison import (
+    Difference,
+    apart,
+    changed,
+    difference,
+    edits,
+    fingerprint,
+    verdicts,
+)
+from randeigen.cli.console import print_line, progress_bar
+from randeigen.cli.exit_codes import DIFFERS, UsageError, exit_on_error
+from randeigen.cli.fingerprints import Digest, Fingerprints, digest
+from randeigen.cli.input_files import suffix_of
+from randeigen.cli.outcomes import count, file_outcomes
+from randeigen.errors import TooManyCorrupt
+from randeigen.registry import build_rule
+from randeigen.rows.formats.headers import FORMATS
+from randeigen.types import Progress
+
+FEW = 8  # differences of a kind that are said one by one
+
+
+def replay(
+    audit: Annotated[str, typer.Argument(metavar="AUDIT", help="What `randeigen aggregate --audit` wrote.")],
+    data: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The folder the files are in now, if they moved.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of sentences.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing; the exit code tells.")] = False,
+) -> None:
+    """Recompute a recorded verdict from the same files, and confirm it or say what differs.
+
+    Checks the digest of every file, judges them again with the recorded rule and seed, and compares all that
+    the audit says: weights, fates and reasons, rule, certificate, stop, notes and answer. Only the time and
+    the versions are taken as they are. Nothing is written.
+
+    \b
+    Examples:
+      randeigen replay audit.json
+      randeigen replay audit.json --data /archive/round-7
+      randeigen replay audit.json --json | jq .differences
+
+    \b
+    Exit codes:
+      0 confirmed, 1 something differs, 2 a mistake in the call or not an audit, 130 interrupted
+    """
+    with exit_on_error():
+        recorded = load(audit)
+        if data is not None and not os.path.isdir(data):
+            raise UsageError(f"--data {data} is not a folder.")
+        with progress_bar(quiet) as progress:
+            differences = _differences(recorded, audit, data, progress)
+    if as_json:
+        report = {"audit": audit, "confirmed": not differences, "differences": differences}
+        print(json.dumps(report, allow_nan=False, indent=1))
+    elif not quiet:
+        _tell(recorded, differences)
+    if differences:
+        raise typer.Exit(DIFFERS)
+
+
+def _tell(recorded: Audit, differences: Sequence[dict[str, Any]]) -> None:
+    if not differences:
+        same = "the same verdict, the same certificate and the same answer"
+        how = f"rule {recorded.call.rule}, seed {recorded.call.seed}"
+        print_line(f"Confirmed: the same {count(len(recorded.files), 'file')}, {same} ({how}).")
+        return
+    for what in dict.fromkeys(each["what"] for each in differences):
+        alike = [each["told"] for each in differences if each["what"] == what]
+        for sentence in alike[:FEW]:
+            print_line(f"DIFFERS  {sentence}")
+        if len(alike) > FEW:
+            print_line(f"         and {len(alike) - FEW:,} more of this kind; --json tells all")
+    print_line(f"Not confirmed: {count(len(differences), 'difference')}.")
+    if recorded.version != randeigen.__version__:
+        print_line(f"The audit was written by randeigen {recorded.version}, this is {randeigen.__version__}.")
+
+
+def _differences(
+    recorded: Audit, audit: str, data: str | None, progress: Progress | None
+) -> list[Difference]:
+    """Everything that is not as the audit says, files first."""
+    home = os.path.dirname(os.path.abspath(audit))
+    folder = data if data is not None else os.path.join(home, recorded.folder)
+    paths = [os.path.join(folder, file) for file in recorded.files]
+    out = os.path.join(home, recorded.output)
+    if suffix_of(out) not in FORMATS:
+        said = f"the audit names the output file {recorded.output}, which is in no format we know"
+        raise UsageError(f"{said} (output.file).")
+    rule = build_rule(recorded.call.rule, recorded.call.eps, recorded.call.f)
+    prints = Fingerprints(paths, progress)
+    # What was read then is read again, though a file that is not judged is not read if it is large.
+    sizes = {row: each.size or 0 for row, each in enumerate(recorded.digests) if each.sha256}
+    found = list(edits(recorded))
+    try:
+        judged = aggregate_files(paths, rule, recorded.call, out, progress, prints.visit)
+    except TooManyCorrupt as error:
+        said = f"the files can no longer be judged: {error}"
+        return [*changed(recorded, prints.all(sizes)), *found, difference("verdict", "verdict", said)]
+    digests = prints.all(sizes)
+    with tempfile.TemporaryDirectory() as scratch:
+        again = os.path.join(scratch, "answer" + suffix_of(out))
+        write(again, judged.result, judged.dtypes)
+        outcome = Outcome(digests, file_outcomes(judged.result, paths), judged, digest(again))
+        made = record(recorded.call, rule, paths, outcome, out, audit)
+        # Names are as recorded: they decided which files were read, and are under the seal.
+        for each, file in zip(made["files"], recorded.files, strict=True):
+            each["file"] = file
+        found += verdicts(recorded, json.loads(json.dumps(made)))
+        found += _answer(recorded, out, again, outcome.written)
+    return [*changed(recorded, digests), *found]
+
+
+def _answer(recorded: Audit, out: str, again: str, made: Digest) -> list[Difference]:
+    """The answer made again beside the recorded one: by its bytes or, as machines round, by its values."""
+    kept = digest(out)
+    both = {"recorded": recorded.output_sha256, "found": kept.sha256, "recomputed": made.sha256}
+    size = kept.size if kept.sha256 is not None else made.size
+    if kept.sha256 is not None and kept.sha256 != recorded.output_sha256:
+        said = f"the output {recorded.output} is not the file recorded: {fingerprint(kept)} now, "
+        said += f"SHA-256 {recorded.output_sha256[:12]}… then"
+        return [difference("output", "output.sha256", said, **both)]
+    if recorded.content["output"]["bytes"] != size:
+        said = f"the output {recorded.output} has {size} bytes, "
+        said += f"recorded {recorded.content['output']['bytes']!r:.60}"
+        return [difference("output", "output.bytes", said, **both)]
+    if made.sha256 == recorded.output_sha256:
+        return []
+    if kept.sha256 is None:
+        said = f"the answer made again has another SHA-256 than recorded, and {recorded.output} "
+        said += f"{kept.unread}, so its values could not be compared"
+        return [difference("output", "output.sha256", said, **both)]
+    if how := apart(out, again):
+        said = f"the output {recorded.output} {how}"
+        return [difference("output", "output.sha256", said, **both)]
+    return []

@@ -1,0 +1,110 @@
+"""Which files are meant, and whether the answer has a place to go: settled before any file is opened."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from randeigen.cli.exit_codes import UsageError
+from randeigen.rows.formats.headers import FORMATS
+
+KNOWN = ", ".join(FORMATS)
+
+
+def expand(arguments: Iterable[str]) -> list[str]:
+    """Files, folders and patterns as one list of files, most of one format."""
+    paths = [path for argument in arguments for path in _files(argument)]
+    if not paths:
+        raise UsageError("no files are given, only folders within; give files, folders or quoted patterns.")
+    most, count = Counter(map(suffix_of, paths)).most_common(1)[0]
+    if 2 * count <= len(paths) or most not in FORMATS:  # a stray file of another kind is a sender's affair
+        _refuse_mixture(paths)
+    _refuse_twins(paths)
+    return paths
+
+
+def _refuse_mixture(paths: Sequence[str]) -> None:
+    """No format is that of most files."""
+    first = paths[0]
+    for path in paths:
+        if suffix_of(path) not in FORMATS:
+            raise UsageError(f"{path} is not a file of updates; give files that end in {KNOWN}.")
+        if suffix_of(path) != suffix_of(first):
+            raise UsageError(f"{first} and {path} are of different formats; give files of one format.")
+
+
+def suffix_of(path: str) -> str:
+    """What decides how a file is read or written."""
+    return os.path.splitext(path)[1].lower()
+
+
+def _files(argument: str) -> list[str]:
+    if os.path.isdir(argument):
+        names = [name for name in os.listdir(argument) if suffix_of(name) in FORMATS and name[0] != "."]
+        found = [os.path.join(argument, name) for name in names]
+        if not found:
+            raise UsageError(f"the folder {argument} holds no files that end in {KNOWN}.")
+    elif os.path.lexists(argument):
+        return [argument]
+    elif glob.has_magic(argument):
+        found = glob.glob(argument, recursive=True)
+        if not found:
+            raise UsageError(f"no file matches {argument}.")
+    else:
+        raise UsageError(f"{argument} does not exist; give files, folders or quoted patterns.")
+    return sorted((path for path in found if not os.path.isdir(path)), key=natural)
+
+
+def natural(path: str) -> list[tuple[int, str]]:
+    """client-2 before client-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", path)]
+
+
+def _refuse_twins(paths: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise UsageError(f"{path} and {seen[real]} are the same file; each sender counts once.")
+        seen[real] = path
+
+
+def check_output(option: str, path: str, inputs: Sequence[str], suffixes: Iterable[str], force: bool) -> None:
+    """Refuse a place that cannot be written to, or where the answer would destroy or join the inputs."""
+    suffixes = tuple(suffixes)
+    if suffix_of(path) not in suffixes:
+        raise UsageError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise UsageError(f"{option} {path}: there is no folder {folder}; make it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {path}: the folder {folder} cannot be written to.")
+    place = os.path.join(os.path.realpath(folder), os.path.basename(path))
+    if {place, os.path.realpath(path)} & {name for each in inputs for name in _names(each)}:
+        raise UsageError(f"{option} {path} is one of the inputs; give another name.")
+    if not os.path.lexists(path):
+        return
+    if not os.path.isfile(path):
+        raise UsageError(f"{option} {path} is there and is not a file; give another name.")
+    if not force:
+        raise UsageError(f"{option} {path} exists; give another name, or --force to replace it.")
+
+
+def check_apart(out: str, arguments: Iterable[str]) -> None:
+    """Refuse an answer inside a folder of updates: the next call would take it for an update."""
+    home = os.path.realpath(os.path.dirname(out) or ".")
+    for argument in arguments:
+        if os.path.isdir(argument) and os.path.realpath(argument) == home:
+            raise UsageError(
+                f"--out {out} lies in the folder {argument} of updates, where the next call would "
+                "take it for one; give a place outside it."
+            )
+
+
+def _names(path: str) -> tuple[str, str]:
+    """A file's own place, and that of what it links to."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder or "."), name), os.path.realpath(path)

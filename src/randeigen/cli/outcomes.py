@@ -1,0 +1,114 @@
+"""What became of each file, and how sure one may be: the verdict in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from randeigen import plotting
+from randeigen.certificate import meaning
+from randeigen.cli.aggregate_files import why_lost
+from randeigen.types import Aggregate
+
+
+@dataclass(frozen=True)
+class FileOutcome:
+    """One file's part in the answer."""
+
+    weight: float
+    share: float  # the weight in even shares: 1.0 if all files counted the same
+    fate: str
+    round: int | None  # in which it lost most weight
+    score: float | None  # its squared distance from the mean in that round, in units of the variance
+    reason: str
+
+
+def file_outcomes(result: Aggregate, paths: Sequence[str]) -> list[FileOutcome]:
+    """The fate of each file, in the order of `paths`."""
+    return [_file_outcome(result, row, path) for row, path in enumerate(paths)]
+
+
+def _file_outcome(result: Aggregate, row: int, path: str) -> FileOutcome:
+    verdict, weight = result.verdict, float(result.weights[row])
+    share = weight * result.weights.size
+    fate = plotting.fate(share)
+    if row in result.unusable:
+        return FileOutcome(weight, share, fate, None, None, why_lost(result.unusable[row], path))
+    if verdict.far_outliers is not None and verdict.far_outliers[row]:
+        reason = "wild: over 10,000 times further out than the typical file"
+        return FileOutcome(weight, share, fate, None, None, reason)
+    fell = int(verdict.dropped_in_round[row]) if verdict.dropped_in_round is not None else 0
+    score = float(verdict.scores[row]) if fell and verdict.scores is not None else None
+    if not fell:
+        return FileOutcome(
+            weight, share, fate, None, None, "" if fate == plotting.KEPT else "not chosen by the rule"
+        )
+    told = f"filtered in round {fell}"
+    if score is not None:
+        told += f" with {short(score)}× the cloud's variance"
+    return FileOutcome(weight, share, fate, fell, score, "" if fate == plotting.KEPT else told)
+
+
+def certificate(result: Aggregate) -> str:
+    """What the bias bound says, as a sentence."""
+    bound, f, lost = result.bias_bound, result.f, len(result.unusable)
+    if f == 0:
+        return "No file was assumed corrupt (f = 0), so there is nothing to certify."
+    left = f if lost > f else f - lost  # of the usable files
+    if not math.isfinite(bound):
+        half = 2 * left >= result.weights.size - lost
+        why = "half of the usable files or more" if half else "and these could hold all the weight"
+        return f"Nothing can be promised: {count(left, 'file')} may be corrupt, {why}."
+    if left == 0:
+        return f"The {count(lost, 'unusable file')} used up f = {f}: the others count as honest."
+    said = meaning(count(left, "corrupt file"), short(bound), "files")
+    spread = chosen_spread(result)
+    return f"{said} That is {short(bound / spread)} times the spread of the kept files." if spread else said
+
+
+def price(result: Aggregate) -> str:
+    """How far the answer is from the plain mean, as a sentence."""
+    far = short(result.distance_to_mean)
+    return f"It is {far} from the plain mean of all usable files: what robustness cost if all are honest."
+
+
+def chosen_spread(result: Aggregate) -> float | None:
+    """The standard deviation of the kept files along their widest direction, where the rule tells it."""
+    spreads = result.verdict.spreads
+    return spreads[result.verdict.chosen] if result.verdict.chosen < len(spreads) else None
+
+
+def short(value: float) -> str:
+    """Three digits are enough to read."""
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}" if value else "0"
+
+
+def count(n: int, thing: str) -> str:
+    """3 files, but 1 file."""
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
+
+
+def number(value: float) -> float | None:
+    """As JSON can say it: what is not finite is null, which for a bound means none."""
+    return float(value) if math.isfinite(value) else None
+
+
+def summary(result: Aggregate) -> dict[str, Any]:
+    """The verdict on all files together, for scripts and audits."""
+    verdict = result.verdict
+    return {
+        "f": result.f,
+        "bias_bound": number(result.bias_bound),
+        "distance_to_mean": number(result.distance_to_mean),
+        "scale": number(verdict.scale),
+        "rounds": verdict.rounds,
+        "chosen": verdict.chosen,
+        "stop": str(verdict.stop),
+        "spreads": [number(value) for value in verdict.spreads],
+        "bounds": [number(value) for value in verdict.bounds],
+        "notes": list(verdict.notes),
+    }

@@ -1,0 +1,128 @@
+"""What `randeigen rules` prints of each rule."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from randeigen.rules import MIXERS, RULES
+from randeigen.rules.base import Facts
+
+# By the module a rule lives in: the family's name, and what its members have in common.
+FAMILIES = {
+    "The default": ("randeigen",),
+    "Spectral filters": ("balanced", "published", "spectral", "zhu", "chunked"),
+    "Distances": ("krum", "trusted", "subset_search"),
+    "Centres": ("mean", "geometric_median", "clipping"),
+    "Column by column": ("coordinatewise",),
+    "Small by nature": ("tukey", "semidefinite"),
+    "Mixed first": ("preaggregation",),
+}
+SHARED = {
+    "The default": "",
+    "Spectral filters": "Rows are judged by how far out they stand along the widest direction of the cloud.",
+    "Distances": "Rows are chosen by their distances to other rows, or to one that the caller trusts.",
+    "Centres": "A centre on which each row's pull is bounded; and the plain mean, on which it is not.",
+    "Column by column": "Each column on its own. Their certificate leans on RandEigen's mean of the rows.",
+    "Small by nature": "For measuring bias, not for models: they refuse what they cannot do.",
+    "Mixed first": "Rows are combined, then any rule judges: `nnm+krum`, in Python `NNM(0.2) | Krum(0.2)`.",
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One rule or mixer."""
+
+    name: str
+    family: str
+    kind: str  # "rule" or "mixer"
+    class_name: str
+    fixed: dict[str, Any]  # what this name sets of the class's parameters
+    takes: dict[str, tuple[str, str]]  # parameters beyond eps and f: type and default, as written
+    facts: Facts
+    doc: str
+
+    @property
+    def line(self) -> str:
+        """What it is, in a line."""
+        set_to = "".join(f", {key}={value!r}" for key, value in self.fixed.items())
+        return self.doc.split("\n", 1)[0] + (f" With {set_to[2:]}." if set_to else "")
+
+    def call(self) -> str:
+        """How it is made in Python."""
+        given = [f"{key}={value!r}" for key, value in self.fixed.items()]
+        given += [f"{key}=..." for key, (_, default) in self.takes.items() if default in ("", "nan")]
+        known = ["eps=0.1"] if self.kind == "rule" else []
+        return f"randeigen.rules.{self.class_name}({', '.join(known + given)})"
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "family": self.family,
+            "class": self.class_name,
+            "what": self.line,
+            **self.facts._asdict(),
+            "parameters": {key: {"type": t, "default": d} for key, (t, d) in self.takes.items()},
+            "doc": self.doc,
+        }
+
+
+def pages() -> dict[str, Page]:
+    """Every rule and mixer by its name, family by family."""
+    found = [_page(name, make, "rule") for name, make in RULES.items()]
+    found += [_page(name, make, "mixer") for name, make in MIXERS.items()]
+    order = list(FAMILIES)
+    return {page.name: page for page in sorted(found, key=lambda page: order.index(page.family))}
+
+
+def _page(name: str, make: Callable[..., Any], kind: str) -> Page:
+    made: Any = getattr(make, "func", make)
+    module = made.__module__.rsplit(".", 1)[-1]
+    family = next(family for family, modules in FAMILIES.items() if module in modules)
+    fixed = dict(getattr(make, "keywords", {}))
+    takes = {
+        p.name: (str(p.annotation), "" if p.default is p.empty else str(p.default))
+        for p in inspect.signature(make).parameters.values()
+        if p.name not in ("eps", "f", *fixed)
+    }
+    return Page(name, family, kind, made.__name__, fixed, takes, made.facts, inspect.cleandoc(made.__doc__))
+
+
+def by_worst(standings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Least worst bias first; NaN last."""
+    return sorted(standings, key=lambda one: (math.isnan(one["worst"]), one["worst"]))
+
+
+def numbers(one: Mapping[str, Any]) -> list[str]:
+    """Worst, mean, certificate, kept, better, ms, as they are printed."""
+    certificate = float(one["certificate"])
+    star = "*" if one["refused"] else ""
+    return [
+        f"{one['worst']:.2f}{star}",
+        f"{one['mean']:.3f}",
+        "∞" if math.isinf(certificate) else f"{certificate:.2f}",
+        "–" if one["kept"] is None else f"{100 * one['kept'] / one['n']:.0f}%",
+        f"{100 * one['better']:.0f}%",
+        "–" if one.get("ms") is None else f"{one['ms']:.1f}",
+    ]
+
+
+def _lower(one: Mapping[str, float], other: Mapping[str, float], turned: bool = False) -> str:
+    """Where one's worst is clearly below the other's, most so first, with both numbers (turned round)."""
+    found = sorted(
+        (key for key in one if one[key] < 0.95 * other[key]), key=lambda key: one[key] / other[key]
+    )
+    pairs = {key: (other[key], one[key]) if turned else (one[key], other[key]) for key in found[:4]}
+    shown = ", ".join(f"{key} ({a:.2f}, not {b:.2f})" for key, (a, b) in pairs.items())
+    return shown + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+
+
+def wrapped(text: str, width: int, indent: str) -> str:
+    """Lines no longer than `width`, all but the first indented."""
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False)

@@ -1,1 +1,0 @@
-"""Measurements: every claim of the paper and of this package, as data."""

@@ -1,0 +1,58 @@
+"""The laboratory: federations and centralized training under attack, their tasks, records and pictures.
+
+    from randeigen.lab import FederatedConfig, run
+    record = run(FederatedConfig(task="digits", attack="mra:boost=5", rule="nnm+krum", rounds=5))
+
+Names are loaded when they are first used, so that data sets and clouds need numpy alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from randeigen.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from randeigen.lab.config import CentralizedConfig, FederatedConfig, LocalTraining
+    from randeigen.lab.federated import Federation, RoundSnapshot, run
+    from randeigen.lab.results import FederatedRecord, RoundMetrics
+    from randeigen.lab.servers import SERVERS, Adam, Sgd
+    from randeigen.lab.tasks import TASKS, Task
+
+__all__ = [
+    "SERVERS",
+    "TASKS",
+    "Adam",
+    "CentralizedConfig",
+    "FederatedConfig",
+    "FederatedRecord",
+    "Federation",
+    "LocalTraining",
+    "RoundMetrics",
+    "RoundSnapshot",
+    "Sgd",
+    "Task",
+    "run",
+]
+
+_HOMES = {
+    "config": ("CentralizedConfig", "FederatedConfig", "LocalTraining"),
+    "federated": ("Federation", "RoundSnapshot", "run"),
+    "results": ("FederatedRecord", "RoundMetrics"),
+    "servers": ("SERVERS", "Adam", "Sgd"),
+    "tasks": ("TASKS", "Task"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            try:
+                return getattr(import_module(f"randeigen.lab.{home}"), name)
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
+                needs = "randeigen.lab needs torch: pip install 'randeigen[experiments]'"
+                raise MissingExtra(needs) from None
+    raise AttributeError(f"module 'randeigen.lab' has no attribute {name!r}")

@@ -1,0 +1,45 @@
+"""Devices and threads of the laboratory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from randeigen.errors import BadRows
+from randeigen.lab.stacked_sgd import Data
+from randeigen.lab.tasks import Task
+
+MAX_SINGLE_THREADED_PARAMETERS = 50_000  # parameters
+
+
+@contextmanager
+def few_threads(d: int) -> Iterator[None]:
+    """One thread for small models: faster, and the same to the bit however many cores there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if d < MAX_SINGLE_THREADED_PARAMETERS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def as_data(task: Task, part: tuple[Any, Any], device: Any) -> Data:
+    """Images as the model sees them, and labels, on the device."""
+    images, labels = part
+    normal = np.ascontiguousarray(task.normal(images), dtype=np.float32)
+    return Data(torch.from_numpy(normal).to(device), torch.from_numpy(labels.astype(np.int64)).to(device))
+
+
+def device_named(name: str) -> Any:
+    """A torch device that is there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadRows(f"device={name!r} is not known; give cpu or cuda.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadRows(f"device={name!r}, but torch sees no CUDA device here; use cpu.")
+    return device

@@ -1,0 +1,100 @@
+"""Pictures of runs: how accuracy, attack success and the weight of liars went, rule beside rule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from randeigen import plotting
+from randeigen.lab.results import FederatedRecord, RoundMetrics
+from randeigen.rules import RULES
+
+# Okabe and Ito's palette: told apart with any common colour blindness, and by dashes without colour.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+MARKED = 10  # marks on a line
+
+Course = tuple[str, str, Callable[[RoundMetrics], float | None]]
+COURSES: Mapping[str, Course] = {
+    "accuracy": ("accuracy", "correct test images", lambda moment: moment.accuracy),
+    "asr": ("attack success", "images misread as the attackers want", lambda moment: moment.asr),
+    "weight": (
+        "weight given to attackers",
+        "share of the aggregate",
+        lambda moment: moment.weight_corrupt if moment.liars else None,
+    ),
+}
+
+
+def weighs(rule: str) -> bool:
+    """Whether a rule gives whole clients weights; a median, say, judges every column on its own."""
+    maker = RULES.get(rule.rpartition("+")[2].partition(":")[0])
+    return not hasattr(getattr(maker, "func", maker), "merge")
+
+
+def draw_runs(folder: str | os.PathLike[str], records: Sequence[FederatedRecord]) -> list[Path]:
+    """accuracy.png, and where they have a meaning asr.png and weight.png; their paths."""
+    drawn = []
+    for name, (title, unit, of) in COURSES.items():
+        lines = {r.spec.rule: [of(moment) for moment in r.history] for r in records}
+        lines = {rule: line for rule, line in lines.items() if any(value is not None for value in line)}
+        path = Path(folder) / f"{name}.png"
+        if not lines:
+            path.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
+            continue
+        spec = records[0].spec
+        draw_lines(path, f"{title}: {_told(records[0])}", unit, lines, "round", spec.rounds, calm=spec.calm)
+        drawn.append(path)
+    return drawn
+
+
+def draw_lines(
+    path: Path,
+    title: str,
+    unit: str,
+    lines: Mapping[str, Sequence[float | None]],
+    along: str,
+    last: int,
+    *,
+    calm: int = 0,
+) -> None:
+    """Shares over rounds or epochs, one line for each rule or defence."""
+    figure = plotting.new_figure((7.2, 4.0))
+    axes = figure.subplots()
+    for place, (rule, values) in enumerate(lines.items()):
+        look = place % len(COLOURS)
+        rounds = [t for t, value in enumerate(values, 1) if value is not None]
+        style = {"color": COLOURS[look], "linestyle": DASHES[look], "marker": MARKS[look]}
+        every = max(1, len(rounds) // MARKED)
+        axes.plot(
+            *(rounds, [value for value in values if value is not None]),
+            **style,
+            label=rule,
+            linewidth=2,
+            markersize=5,
+            markevery=every,
+        )
+    if calm:
+        axes.axvline(calm + 0.5, color="0.5", linewidth=1)
+        axes.annotate("attack begins", (calm + 0.7, 0.96), color="0.35", fontsize=9)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlim(0.5, last + 0.5)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(along)
+    axes.set_ylabel(unit)
+    plotting.quiet(axes)
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.legend(frameon=False, loc="best", fontsize=10)
+    plotting.save(figure, path)
+
+
+def _told(record: FederatedRecord) -> str:
+    spec = record.spec
+    mix = f", Dirichlet({spec.alpha:g})" if spec.partition == "dirichlet" else ""
+    if spec.attack == "none":
+        return f"{spec.task}, no attack, {spec.clients} clients{mix}"
+    return f"{spec.task}, {spec.attack} by {100 * spec.eps:g}% of {spec.clients} clients{mix}"

@@ -1,0 +1,147 @@
+"""One model, many weights: the forward pass of all clients' models at once.
+
+Weights are one row of d numbers per client. Layers that are known here become batched matrix products;
+a convolution is one of its unfolded images, and so is its gradient, which is deterministic and, for a
+hundred clients, faster than a convolution in a hundred groups. On a GPU, convolution, ReLU and pooling are
+the kernels of `fused`. Any other model goes through `torch.vmap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from randeigen.errors import BadRows
+from randeigen.lab import stacked_cuda
+
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+
+ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity, nn.LeakyReLU, nn.ELU, nn.SiLU)
+
+
+class StackedModel:
+    """A model seen as a function of (clients, d) weights and (clients, batch, ...) images."""
+
+    def __init__(self, model: nn.Module) -> None:
+        if list(model.buffers()):
+            raise BadRows(
+                "this model has buffers (batch norm?), which clients cannot average; use one without."
+            )
+        self.model = model
+        self.names = [name for name, _ in model.named_parameters()]
+        self.shapes = [tuple(p.shape) for p in model.parameters()]
+        self.sizes = tuple(p.numel() for p in model.parameters())
+        self.d = sum(self.sizes)
+        self.known = isinstance(model, nn.Sequential) and all(_is_known(layer) for layer in model)
+
+    def flat(self) -> Tensor:
+        """(d,) the model's own weights."""
+        return torch.cat([p.detach().reshape(-1) for p in self.model.parameters()])
+
+    def split(self, rows: Tensor) -> list[Tensor]:
+        """Views of (clients, d) weights, one per parameter: (clients, *shape)."""
+        pieces = rows.split(self.sizes, dim=-1)
+        return [piece.unflatten(-1, shape or (1,)) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def logits(self, parameters: Sequence[Tensor], images: Tensor) -> Tensor:
+        """(clients, batch, classes) from each client's parameters and images."""
+        if self.known:
+            return _through_layers(self.model, parameters, images)
+        named = dict(zip(self.names, parameters, strict=True))
+        return torch.func.vmap(lambda p, x: torch.func.functional_call(self.model, p, (x,)))(named, images)
+
+    def predict(self, weights: Tensor, images: Tensor, chunk: int = 2048) -> Tensor:
+        """(N,) labels that one set of weights (d,) gives to images."""
+        one = [piece[0] for piece in self.split(weights[None])]
+        named = dict(zip(self.names, one, strict=True))
+        with torch.no_grad():
+            parts = [torch.func.functional_call(self.model, named, (x,)) for x in images.split(chunk)]
+        return torch.cat(parts).argmax(1)
+
+
+def _is_known(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        square = layer.kernel_size[0] == layer.kernel_size[1] and layer.padding[0] == layer.padding[-1]
+        plain = layer.stride == (1, 1) and layer.dilation == (1, 1) and layer.groups == 1
+        numbers = not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
+        return bool(square and plain and numbers)
+    if isinstance(layer, nn.Flatten):
+        return bool(layer.start_dim == 1 and layer.end_dim == -1)
+    return isinstance(layer, (nn.Linear, nn.MaxPool2d, *ELEMENTWISE))
+
+
+def _through_layers(model: Any, parameters: Sequence[Tensor], images: Tensor) -> Tensor:
+    """Images travel as (clients, batch, height, width, channels): what a kernel sees lies close together."""
+    left, x = list(parameters), images.permute(0, 1, 3, 4, 2) if images.ndim == 5 else images
+    layers = list(model)
+    while layers:
+        layer = layers.pop(0)
+        if _is_block(layer, *layers[:2]) and stacked_cuda.takes(x, left[0], layer.padding[0]):
+            x = stacked_cuda.block(x, left.pop(0), left.pop(0), layer.padding[0])
+            del layers[:2]
+            if not (_is_block(*layers[:3]) and stacked_cuda.takes(x, left[0], layers[0].padding[0])):
+                x = x[..., : layer.out_channels]
+        elif isinstance(layer, nn.Conv2d):
+            x = _Convolve.apply(x, left.pop(0), layer.padding[0])
+            x = x + left.pop(0)[:, None, None, None] if layer.bias is not None else x
+        elif isinstance(layer, nn.Linear):
+            weight = left.pop(0).transpose(1, 2)
+            bias = left.pop(0)[:, None] if layer.bias is not None else None
+            x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
+        elif isinstance(layer, nn.Flatten):
+            x = x.permute(0, 1, 4, 2, 3).flatten(2) if x.ndim == 5 else x.flatten(2)
+        elif isinstance(layer, nn.MaxPool2d):
+            pooled = layer(x.flatten(0, 1).permute(0, 3, 1, 2))
+            x = pooled.permute(0, 2, 3, 1).unflatten(0, x.shape[:2])
+        else:
+            x = layer(x)
+    return x
+
+
+def _is_block(*layers: Any) -> bool:
+    """Whether these are a convolution with a bias, a ReLU and a 2×2 pooling."""
+    if [type(layer) for layer in layers] != [nn.Conv2d, nn.ReLU, nn.MaxPool2d] or layers[0].bias is None:
+        return False
+    pool = layers[2]
+    plain = pool.padding in (0, (0, 0)) and pool.dilation in (1, (1, 1)) and not pool.return_indices
+    return bool(plain and pool.kernel_size in (2, (2, 2)) and pool.stride in (2, (2, 2)))
+
+
+class _Convolve(torch.autograd.Function):
+    """(G, B, H, W, C) images with (G, O, C, k, k) kernels: client by client, as matrix products."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, kernels: Tensor, pad: int) -> Tensor:
+        """The products, and what their gradient will need."""
+        patches, size = _patches(images, kernels.shape[-1], pad)
+        ctx.save_for_backward(patches, kernels)
+        ctx.pad = pad
+        return torch.bmm(patches, kernels.permute(0, 3, 4, 2, 1).flatten(1, 3)).unflatten(1, size)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        """The images' gradient is a convolution too, with the kernels turned round."""
+        patches, kernels = ctx.saved_tensors
+        g, o, c, k, _ = kernels.shape
+        slopes = torch.bmm(grads[0].flatten(1, 3).transpose(1, 2), patches)
+        to_kernels = slopes.view(g, o, k, k, c).permute(0, 1, 4, 2, 3)
+        to_images = None
+        if ctx.needs_input_grad[0]:
+            turned = kernels.flip(3, 4).permute(0, 3, 4, 1, 2).flatten(1, 3)
+            spread, size = _patches(grads[0], k, k - 1 - ctx.pad)
+            to_images = torch.bmm(spread, turned).unflatten(1, size)
+        return to_images, to_kernels, None
+
+
+def _patches(images: Tensor, k: int, pad: int) -> tuple[Tensor, tuple[int, int, int]]:
+    """(G, B·h·w, k·k·C): at each place of the kernel, the pixels it sees; and (B, h, w)."""
+    padded = functional.pad(images, (0, 0, pad, pad, pad, pad)).contiguous()
+    g, b, height, width, c = padded.shape
+    h, w = height - k + 1, width - k + 1
+    sg, sb, sh, sw, _ = padded.stride()
+    view = padded.as_strided((g, b, h, w, k, k * c), (sg, sb, sh, sw, sh, 1))
+    return view.reshape(g, b * h * w, k * k * c), (b, h, w)

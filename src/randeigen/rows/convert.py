@@ -1,0 +1,99 @@
+"""The door in: whatever holds the rows, seen strip by strip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.arrays import is_tensor
+from randeigen.backend.chunking import BLOCK_BYTES
+from randeigen.errors import BadRows
+from randeigen.rows.array_rows import ArrayRows
+from randeigen.rows.file_rows import FileRows, Visit
+from randeigen.rows.mixed_rows import MixedRows
+from randeigen.rows.record_rows import RecordRows
+from randeigen.rows.walk import Unreadable, class_name, from_protocol
+from randeigen.types import Rows
+
+
+def as_rows(
+    rows: Any, *, block_bytes: int = BLOCK_BYTES, multiple: int = 1, visit: Visit | None = None
+) -> Rows:
+    """Rows in any accepted form, checked; nothing is read or copied yet but the headers of files.
+
+    An (n, d) array, memmap or tensor; a sequence of vectors, of state_dicts, of lists of arrays, or of
+    paths to .safetensors, .npz or .npy files. Blocks begin at multiples of `multiple` columns.
+    In a sequence the form that more than half of the rows share is the form; the others are `lost`.
+    `visit` is shown each file that is accepted, open, before its numbers are read.
+    """
+    if isinstance(rows, (ArrayRows, RecordRows, FileRows, MixedRows)):
+        return rows
+    if isinstance(rows, np.ndarray) and rows.dtype == object and rows.ndim in (1, 2):
+        rows = np.asarray(rows).tolist()  # rows of Python objects, each in a form of its own
+    elif is_tensor(rows) or isinstance(rows, np.ndarray):
+        return ArrayRows(rows, block_bytes, multiple)
+    elif hasattr(rows, "__array__") and not isinstance(rows, (Sequence, Mapping)):
+        try:
+            return ArrayRows(from_protocol(rows), block_bytes, multiple)
+        except Unreadable as why:
+            raise BadRows(
+                f"rows must be an (n, d) array, but what was found {why.reason}; {why.advice}."
+            ) from why
+    check_sequence(rows)
+    return from_sequence(list(rows), block_bytes, multiple, visit)
+
+
+def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int, visit: Visit | None = None) -> Rows:
+    """Rows in a list: paths, or whatever else most of them are."""
+    paths = {row: path for row, item in enumerate(rows) if (path := as_path(item)) is not None}
+    if len(paths) == len(rows):
+        return FileRows(list(paths.values()), block_bytes, multiple, visit)
+    if 2 * len(paths) < len(rows):
+        strangers = dict.fromkeys(paths, "unlike most rows: it is text or a path, most rows are not")
+        return RecordRows(rows, block_bytes, multiple, strangers)
+    others = {row: class_name(item) for row, item in enumerate(rows) if row not in paths}
+    if len(paths) == len(others):
+        raise BadRows(
+            f"more than half of the rows must share one form, found {len(paths):,} paths and {len(others):,} "
+            f"others: row {min(paths)} is a path, row {min(others)} a {others[min(others)]}; "
+            "pass all rows in one form."
+        )
+    strangers = {
+        row: f"unlike most rows: it is a {name}, most rows are paths" for row, name in others.items()
+    }
+    try:
+        files = FileRows(list(paths.values()), block_bytes, multiple, visit)
+    except BadRows as error:  # which counts the paths alone
+        raise BadRows(
+            f"{len(paths):,} of {len(rows):,} rows are paths; of the paths alone: {error}"
+        ) from error
+    return MixedRows(files, list(paths), strangers)
+
+
+def as_path(item: Any) -> str | None:
+    """The path that an item is, or None: what a stranger's class answers is no reason to stop."""
+    try:
+        return os.fsdecode(item) if isinstance(item, (str, bytes, os.PathLike)) else None
+    except Exception:
+        return None
+
+
+def check_sequence(rows: Any) -> None:
+    """Raise BadRows, saying what to pass, unless these are rows in an order."""
+    if isinstance(rows, (str, bytes, os.PathLike)):
+        raise BadRows(
+            f"rows must be many, found one path, {os.fsdecode(rows)}; pass a list of paths, one per sender."
+        )
+    if isinstance(rows, Mapping):
+        raise BadRows(f"rows must be a sequence, found a {type(rows).__name__}; pass list(rows.values()).")
+    if isinstance(rows, AbstractSet):
+        raise BadRows(f"rows must have an order, found a {type(rows).__name__}; pass a list.")
+    if not isinstance(rows, Sequence):
+        advice = "pass list(rows)" if hasattr(rows, "__iter__") else "pass an (n, d) array or a list of rows"
+        raise BadRows(f"rows must be readable twice and in order, found a {type(rows).__name__}; {advice}.")
+    if not rows:
+        raise BadRows("rows must hold at least one row, found an empty sequence; pass one row per sender.")

@@ -1,0 +1,200 @@
+"""Reading bytes that others wrote: private buffers, never maps, and few files open at once.
+
+A mapped file that shrinks kills the process that reads it; a read that comes back short is an answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from io import FileIO
+from types import TracebackType
+from typing import NamedTuple
+
+from randeigen.rows.formats import Deflated, UnreadableFile
+
+MAX_OPEN_FILES = 128  # well under the usual limit of 1024 a process, which is not ours alone
+READ_BYTES = 2**16
+SPARE_OPEN_FILES = 2**10  # bytes of a deflated stream before it must have given something
+MACHINE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
+
+
+class Stamp(NamedTuple):
+    """What tells a file from another that takes its place, or from itself once it is rewritten.
+
+    The time of the latest write can be set back by whoever owns the file; `ctime_ns` cannot.
+    """
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Stamp:
+        """The stamp in what the system tells of a file."""
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+
+
+def open_regular(path: str) -> FileIO:
+    """A file open for reading; pipes and devices, which could block for ever, are refused."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UnreadableFile("is not a regular file")
+        # It may have been exchanged since: what is opened is asked again, and opening never waits.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        file = FileIO(handle)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            file.close()
+            raise UnreadableFile("is not a regular file")
+        return file
+    except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise
+        raise UnreadableFile(f"cannot be opened: {error.strerror}") from error
+    except ValueError as error:
+        raise UnreadableFile(f"cannot be opened: {error}") from error
+
+
+def stamp_of(file: FileIO) -> Stamp:
+    """The stamp of an open file."""
+    return Stamp.of(os.fstat(file.fileno()))
+
+
+def let_clock_pass(stamps: Iterable[Stamp | None]) -> None:
+    """Wait out the clock tick in which a file was changed, so that a later change has a later time.
+
+    File systems note times by a clock of a few milliseconds. Files older than that cost nothing.
+    """
+    clock = getattr(time, "CLOCK_REALTIME_COARSE", None)
+    newest = max((stamp.ctime_ns for stamp in stamps if stamp), default=0)
+    if clock is None:
+        return
+    for _ in range(20):
+        if not 0 <= newest - time.clock_gettime_ns(clock) < 20_000_000:
+            return
+        time.sleep(0.001)
+
+
+def read_into(file: FileIO, start: int, view: memoryview) -> None:
+    """Fill `view` from byte `start` on."""
+    done = 0
+    try:
+        file.seek(start)
+        while done < len(view):
+            got = file.readinto(view[done:])
+            if not got:
+                raise UnreadableFile(
+                    f"ends at byte {start + done:,}, expected {len(view) - done:,} bytes more"
+                )
+            done += got
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read at byte {start + done:,}: {error.strerror}") from error
+
+
+def read_bytes(file: FileIO, start: int, count: int) -> bytes:
+    """Some bytes of a file; `count` must have been checked against its size."""
+    buffer = bytearray(count)
+    read_into(file, start, memoryview(buffer))
+    return bytes(buffer)
+
+
+class OpenFiles:
+    """Files open for a pass, at most OPEN_FILES, each checked to be the one that was opened first.
+
+    Rows are visited in turn, so those opened first stay open: to close the oldest would close each file
+    just before it is needed again.
+    """
+
+    def __init__(self, paths: Sequence[str], stamps: list[Stamp | None]) -> None:
+        self._paths = paths
+        self._stamps = stamps  # filled in where a file is opened for the first time
+        self._open: dict[int, FileIO] = {}
+        self._latest = -1
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def __getitem__(self, row: int) -> FileIO:
+        """The open file of a row."""
+        if row in self._open:
+            return self._open[row]
+        if len(self._open) >= MAX_OPEN_FILES:
+            self._open.pop(self._latest).close()
+        file = open_regular(self._paths[row])
+        stamp = stamp_of(file)
+        if self._stamps[row] not in (None, stamp):
+            file.close()
+            raise UnreadableFile("changed between two passes over it")
+        self._stamps[row] = stamp
+        self._open[row] = file
+        self._latest = row
+        return file
+
+
+class Inflater:
+    """A deflated member read forward; its state outlives the open file, so thousands can be under way."""
+
+    def __init__(self, start: int, member: Deflated) -> None:
+        self._member = member
+        self._start, self._next, self._end = start, start, start + member.stored
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._tail = b""
+        self._crc = 0
+        self.at = 0  # inflated bytes handed out so far, the header among them
+
+    def read_into(self, file: FileIO, view: memoryview) -> None:
+        """Fill `view` with what comes next; never inflates more than it hands out."""
+        done = 0
+        while done < len(view):
+            data = self._more(file, len(view) - done)
+            if not data:
+                raise UnreadableFile(
+                    f"holds a member that ends after {self.at:,} of {self._member.size:,} bytes"
+                )
+            view[done : done + len(data)] = data
+            done += len(data)
+            self.at += len(data)
+            self._crc = zlib.crc32(data, self._crc)
+        if self.at == self._member.size and (self._more(file, 1) or self._crc != self._member.crc):
+            raise UnreadableFile("holds a member that is not what its checksum says")
+
+    def skip(self, file: FileIO, count: int) -> None:
+        """Pass over some bytes."""
+        scratch = memoryview(bytearray(min(count, READ_BYTES)))
+        while count > 0:
+            step = min(count, READ_BYTES)
+            self.read_into(file, scratch[:step])
+            count -= step
+
+    def _more(self, file: FileIO, most: int) -> bytes:
+        while not self._inflate.eof:
+            if not self._tail and self._next < self._end:
+                # An honest stream is never much longer than what it holds; one of empty blocks is all work.
+                allowed = self._start + SPARE_OPEN_FILES + 2 * (self.at + most) - self._next
+                if allowed <= 0:
+                    raise UnreadableFile(
+                        f"holds a member of {self._next - self._start:,} bytes that hold nothing"
+                    )
+                self._tail = read_bytes(file, self._next, min(READ_BYTES, self._end - self._next, allowed))
+                self._next += len(self._tail)
+            spent = not self._tail
+            try:
+                data = self._inflate.decompress(self._tail, most)
+            except zlib.error as error:
+                raise UnreadableFile(f"holds a member that cannot be inflated ({error})") from error
+            self._tail = self._inflate.unconsumed_tail
+            if data or spent:
+                return data
+        return b""

@@ -1,0 +1,31 @@
+"""Where each file keeps each leaf, in few bytes: thousands of files of one layout share one record."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from functools import lru_cache
+
+from randeigen.rows.formats import Deflated, Entry, LeafOffset
+
+LEAF = struct.Struct("<q8s??qqqI")  # start, code, Fortran order, deflated: stored, size, skip, CRC
+
+
+def packed(entries: Iterable[Entry]) -> bytes:
+    """The places of these entries, one after the other."""
+    return b"".join(map(_packed, entries))
+
+
+def _packed(entry: Entry) -> bytes:
+    start, fortran, deflated = entry.place
+    return LEAF.pack(
+        start, entry.code.encode(), fortran, deflated is not None, *(deflated or Deflated(0, 0, 0, 0))
+    )
+
+
+@lru_cache(maxsize=1024)
+def unpacked(places: bytes, index: int) -> tuple[str, LeafOffset]:
+    """The code one leaf is stored in, and its place."""
+    start, code, fortran, is_deflated, *member = LEAF.unpack_from(places, index * LEAF.size)
+    deflated = Deflated(*member) if is_deflated else None
+    return code.rstrip(b"\0").decode(), LeafOffset(start, fortran, deflated)

@@ -1,0 +1,177 @@
+"""Rows made of leaves: vectors, state_dicts, lists of arrays. Matched by name, read strip by strip."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.arrays import as_array, copy, dtype_name, empty, flat, gather, kind, on_host, working
+from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, strip_width, strips
+from randeigen.errors import BadRows
+from randeigen.rows.differences import Entries, leaves_of
+from randeigen.rows.layout import Layout
+from randeigen.rows.output import OutputBuffer, lower_median, majority
+from randeigen.rows.vote import elect
+from randeigen.rows.walk import Foreign, Path, entry
+from randeigen.types import Answer, Block, Weights
+
+
+class RecordRows:
+    """n records with the same leaves; floats are averaged, integers and bools carried.
+
+    The form that more than half of the readable rows share is the form. It is made of the names of the
+    leaves and, of each, the library (numpy or torch), the device, the shape, and whether it holds floats,
+    bools or which integers. Rows of another form are `lost`, with the reason, and NaN in every block.
+    Floats of any width are the same form and are cast: the dtype that most rows have, leaf by leaf, is that
+    of the answer. Containers, and the order of their keys, are those that most rows of the form have.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Any],
+        block_bytes: int,
+        multiple: int = 1,
+        strangers: Mapping[int, str] | None = None,
+    ) -> None:
+        elected = elect(records, strangers or {})
+        self._entries, self._metadata = elected.entries, elected.metadata
+        leaves = leaves_of(elected.entries)
+        kinds = [kind(dtype) for _, _, dtype in leaves.values()]
+        self._averaged = [k for k, found in enumerate(kinds) if found == "float"]
+        self._carried = [k for k, found in enumerate(kinds) if found != "float"]
+        self._shapes = [tuple(shape) for _, shape, _ in leaves.values()]
+        self._layout = Layout([self._shapes[k] for k in self._averaged])
+        self._rows = elected.rows
+        self.n: int = len(records)
+        self.d: int = self._layout.d
+        self.lost: Mapping[int, str] = elected.lost
+        self.carries = bool(self._carried)
+        if not self._rows:
+            raise BadRows(f"no row can be read: row 0 is {self.lost[0]}; pass arrays or tensors of floats.")
+        first = min(self._rows)
+        if not self.d:
+            raise BadRows(without_floats(first, leaves))
+        self._dtypes = [elected.dtypes[k] for k in self._averaged]
+        self._like = self._rows[first][self._averaged[0]]
+        one_device(first, {path: leaf[0] for path, leaf in leaves.items() if kind(leaf[2]) == "float"})
+        self._work = working(self._dtypes)
+        self._budget = block_bytes * (1 if on_host(self._like) else DEVICE_COPY_BLOCKS)
+        self._multiple = multiple
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        """Strips copied into one buffer, across as many leaves as fit."""
+        shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
+        buffer = empty((self.n, strip_width(*shape)), self._work, self._like)
+        alive, gone = list(self._rows), list(self.lost)
+        if gone:
+            buffer[gone] = math.nan
+        for columns in strips(*shape):
+            block = buffer[:, : columns.stop - columns.start]
+            for piece in self._layout.pieces(columns):
+                leaf = self._averaged[piece.leaf]
+                parts = [flat(row[leaf], piece.start, piece.stop) for row in self._rows.values()]
+                gather(block[:, piece.columns], alive, parts)
+            yield columns, block
+
+    def answer(self) -> Answer:
+        """A fresh record like most rows."""
+        leaves = [
+            empty(self._shapes[k], dtype, self._like)
+            for k, dtype in zip(self._averaged, self._dtypes, strict=True)
+        ]
+
+        def settle(weights: Weights) -> Any:
+            values = dict(zip(self._averaged, leaves, strict=True))
+            values.update((k, self._carry(k, weights)) for k in self._carried)
+            found = [self._metadata[row] for row in self._rows if weights[row] > 0]
+            return rebuilt(self._entries, iter([values[k] for k in range(len(values))]), found)
+
+        return OutputBuffer(self._layout, leaves, settle)
+
+    def _carry(self, k: int, weights: Weights) -> Any:
+        """One integer or bool leaf, settled by the rows that have weight."""
+        alive = [row for row in self._rows if weights[row] > 0]
+        rows = [self._rows[row][k] for row in alive]
+        rule = majority if kind(rows[0].dtype) == "bool" else lower_median
+        out = empty(tuple(rows[0].shape), rows[0].dtype, rows[0])
+        line = out.reshape(-1)
+        for columns in strips(len(line), len(rows), 8, self._budget // 8) if len(line) else ():
+            parts = [flat(row, columns.start, columns.stop) for row in rows]
+            values = np.stack([as_array(part) for part in parts])
+            copy(line[columns], rule(values, weights[alive]))
+        return out
+
+
+def without_floats(row: int, leaves: Mapping[Path, Any]) -> str:
+    """What to say if most rows hold nothing to average."""
+    if list(leaves) == [()] and kind(leaves[()][2]) != "float":
+        name = dtype_name(leaves[()][2])
+        return f"rows must be floating-point, row {row} has dtype {name}; cast it first, to float32 say."
+    return f"rows must hold floating-point numbers, found none in row {row}; pass float arrays."
+
+
+def one_device(row: int, homes: Mapping[Path, Any]) -> None:
+    """Raise BadRows unless the float leaves of most rows share library and device."""
+    first = next(iter(homes))
+    for path, home in homes.items():
+        if home != homes[first]:
+            names = ["numpy" if found is None else found for found in (homes[first], home)]
+            raise BadRows(
+                f"row {row} mixes devices: {entry(first)} on {names[0]}, {entry(path)} on {names[1]}; "
+                "keep all of a row in one library, on one device."
+            )
+
+
+def rebuilt(
+    entries: Entries, values: Iterator[Any], metadata: Sequence[Mapping[Path, Mapping[Any, Any]]]
+) -> Any:
+    """A record with these containers and names, and these leaves in order."""
+    made: dict[Path, Any] = {}
+    for found in entries:
+        path = found[0]
+        if len(found) > 2:
+            made[path] = next(values)
+        else:
+            made[path] = {"dict": dict, "ordered dict": OrderedDict}.get(found[1], list)()
+        if path:
+            put(made[path[:-1]], path[-1], made[path])
+        if found[1:] == ("ordered dict",):
+            versions = shared([row[path] for row in metadata if path in row], len(metadata))
+            if versions is not None:
+                made[path]._metadata = versions.copy()  # for load_state_dict
+    for found in reversed(entries):  # what holds a tuple is made before it, and told of it here
+        if found[1:] == ("tuple",):
+            made[found[0]] = tuple(made[found[0]])
+            if found[0]:
+                put(made[found[0][:-1]], found[0][-1], made[found[0]])
+    return made[()]
+
+
+def put(container: Any, key: Any, value: Any) -> None:
+    """Store a value under a key, or at the end of a list."""
+    if isinstance(container, list) and key == len(container):
+        container.append(value)
+    else:
+        container[key[1] if isinstance(key, Foreign) else key] = value
+
+
+def shared(things: Sequence[Any], n: int) -> Any:
+    """What more than half of n senders have alike, or None: by comparing each with one candidate only."""
+    candidate, lead = None, 0
+    for thing in things:
+        if not lead:
+            candidate = thing
+        lead += 1 if alike(thing, candidate) else -1
+    return candidate if 2 * sum(alike(thing, candidate) for thing in things) > n else None
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two things are equal; not if they cannot be compared."""
+    with suppress(Exception):
+        return bool(one == other)
+    return False

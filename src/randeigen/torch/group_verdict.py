@@ -1,0 +1,213 @@
+"""From the table to a weight for every example: as a whole, or group by group; by rows or by directions."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from randeigen.backend.parallel import single_threaded_blas
+from randeigen.errors import BadFraction, BadRows
+from randeigen.geometry.base import ENTRY_ROUNDING, START_DIRECTIONS
+from randeigen.geometry.gram import GramGeometry
+from randeigen.pipeline import Assumed, budget_left, certified, checked_seed, unsure, weighed
+from randeigen.rules import RandEigen
+from randeigen.types import Array, Mask, Rule, Verdict, Weights
+
+MIN_GROUP_SIZE = 5  # examples: groups of fewer have no majority to speak of, and are judged together
+SMALL_GROUPS_LABEL = "small groups"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The judgement on one group. `verdict.weights` are those of `examples`, in their order.
+
+    `bias_bound` is that of `BatchVerdict`, for the group's own mean.
+    """
+
+    label: Hashable
+    examples: NDArray[np.intp]  # those of the group that could be measured
+    verdict: Verdict
+    f: int  # how many of `examples` were assumed corrupt; bias_bound speaks of these
+    bias_bound: float | None
+
+
+@dataclass(frozen=True)
+class BatchVerdict:
+    """What was decided about the examples of a batch.
+
+    `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that close
+    to the mean of the honest rows alone at the same weights, and may be further from their plain mean. Rows
+    are examples' gradients, the answer is what `.grad` gains, f is counted in each group. It is inf where f
+    is half of a group or more, None where directions were judged. The rounding of `.grad` itself is not in
+    it; a note says so where gradients are half precision.
+
+    `distance_to_mean`: how far the gradient is from the plain mean of all usable examples' gradients, which
+    is what robustness cost if every example is honest.
+    """
+
+    weights: Weights  # (n,) each example's share in the gradient; sums to 1
+    norms: Array  # (n,) length of each example's gradient; not finite where it could not be measured
+    bias_bound: float | None  # of the gradient, in its units
+    groups: tuple[Group, ...]
+    unusable: Mapping[int, str]  # examples that could not be measured, and why
+    seed: int  # replays the judgement
+    notes: tuple[str, ...]
+    coefficients: Array = field(repr=False)  # (n,) the weights, scaled where the rule clips
+    distance_to_mean: float = math.nan  # in the gradient's units
+
+    @property
+    def kept(self) -> Mask:
+        """(n,) whether an example has any part in the gradient."""
+        return np.asarray(self.weights > 0)
+
+    @property
+    def left_out(self) -> NDArray[np.intp]:
+        """Indices of the examples that have none."""
+        return np.flatnonzero(self.weights == 0)
+
+
+def as_rule(eps: float | None, rule: Rule | None, on_excess: str = "raise") -> Rule:
+    """The rule meant by exactly one of `eps` and `rule`."""
+    if (eps is None) == (rule is None):
+        given = "neither" if eps is None else f"both eps={eps} and rule={rule}"
+        raise BadFraction(
+            f"give exactly one of eps (the fraction of examples you fear) and rule; found {given}."
+        )
+    if on_excess not in ("raise", "drop"):
+        raise BadRows(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
+    if rule is None:
+        return RandEigen(eps)
+    if not callable(getattr(rule, "weigh", None)):
+        raise BadFraction(f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2).")
+    if hasattr(rule, "merge"):
+        raise BadFraction(
+            f"{type(rule).__name__} works column by column, and here the rows are never formed; give a rule "
+            "that weighs rows, such as randeigen.RandEigen(eps=0.05)."
+        )
+    return rule
+
+
+def as_groups(groups: Any, n: int) -> NDArray[Any]:
+    """(n,) labels, on the host."""
+    if groups is None:
+        return np.zeros(n, dtype=int)
+    labels = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
+    if labels.shape != (n,):
+        raise BadRows(f"groups has shape {labels.shape}, but there are {n} losses; give one label for each.")
+    return labels
+
+
+def judge(
+    table: Array,
+    rule: Rule,
+    labels: NDArray[Any],
+    *,
+    directions: bool = False,
+    seed: int | None = None,
+    on_excess: str = "raise",
+    unusable: Mapping[int, str] | None = None,
+    itemsize: int = 4,
+) -> BatchVerdict:
+    """Weigh the examples of an (n, n) table; those of each label among themselves.
+
+    `itemsize` is that of the gradients; the table of half-precision ones is made in float32.
+    """
+    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
+    n = table.shape[0]
+    with np.errstate(invalid="ignore"):
+        norms = np.sqrt(np.maximum(table.diagonal(), 0.0))
+    usable = _measurable(table)
+    lost = {int(i): "not finite: its gradient holds NaN or infinity" for i in (~usable).nonzero()[0]}
+    lost = dict(sorted({**lost, **(unusable or {})}.items()))
+    usable[list(lost)] = False
+    seen = _unit_gram(table, norms) if directions else table
+    rng = np.random.default_rng([seed, 5])
+    weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
+    found: list[Group] = []
+    notes: list[str] = []
+    for label, members in _split(labels):
+        here = usable[members]
+        gone = {i: lost[i] for i in members[~here].tolist()}
+        f, stated = (
+            rule.assumed_corrupt(members.size),
+            getattr(rule, "stated_corrupt", rule.assumed_corrupt)(members.size),
+        )
+        assumed = budget_left(f, here, gone, on_excess, max(f, stated))
+        group, said = _judge_group(seen, rule, label, members[here], assumed, rng, itemsize, directions)
+        notes += [*assumed.notes, *said, *group.verdict.notes]
+        share = members.size / n
+        weights[group.examples] = share * group.verdict.weights
+        coefficients[group.examples] = share * group.verdict.scale * group.verdict.weights
+        bound += share * (group.bias_bound or 0.0)
+        found.append(group)
+    if itemsize < 4 and not directions:
+        notes.append("gradients are half precision: bias_bound does not include the rounding of .grad")
+    sure = None if directions else bound
+    price = _distance_to_mean(table, coefficients, usable)
+    return BatchVerdict(weights, norms, sure, tuple(found), lost, seed, tuple(notes), coefficients, price)
+
+
+def _judge_group(
+    table: Array,
+    rule: Rule,
+    label: Hashable,
+    alive: NDArray[np.intp],
+    assumed: Assumed,
+    rng: np.random.Generator,
+    itemsize: int,
+    directions: bool,
+) -> tuple[Group, tuple[str, ...]]:
+    if among := getattr(rule, "among", None):  # a rule that trusts an example by its place must find it again
+        rule = among(alive)
+    m = alive.size
+    lines = np.zeros((m + 1, m + 1))  # the last is the origin: gradients are measured from 0
+    lines[:m, :m] = table if m == table.shape[0] else table[np.ix_(alive, alive)]
+    geometry = GramGeometry(
+        lines,
+        np.ones(m),
+        rng.standard_normal((m, START_DIRECTIONS)),
+        precision=ENTRY_ROUNDING[max(itemsize, 4)],
+    )
+    with single_threaded_blas(m):
+        verdict, f = weighed(rule, geometry, assumed, rng)
+        if directions:
+            return Group(label, alive, verdict, assumed.certified, None), ()
+        sure = certified(geometry, verdict, f, assumed.certified)
+    return Group(label, alive, verdict, assumed.certified, sure), unsure(assumed, f, m)
+
+
+def _distance_to_mean(table: Array, coefficients: Array, usable: Mask) -> float:
+    """From the gradient to the plain mean of all usable examples' gradients."""
+    apart = (coefficients - usable / usable.sum())[usable]
+    inner = table if usable.all() else table[np.ix_(usable, usable)]
+    return math.sqrt(max(float(apart @ inner @ apart), 0.0))
+
+
+def _measurable(table: Array) -> Mask:
+    """Rows that could be measured: their squared length is a number. Others spoil only their own line."""
+    return np.asarray(np.isfinite(table.diagonal()))
+
+
+def _unit_gram(table: Array, norms: Array) -> Array:
+    """The table of the same rows at length 1; a row of length 0 stays where it is."""
+    with np.errstate(all="ignore"):
+        inverse = np.where(norms > 0, 1 / norms, 0.0)
+        return np.asarray(inverse[:, None] * table * inverse)
+
+
+def _split(labels: NDArray[Any]) -> list[tuple[Hashable, NDArray[np.intp]]]:
+    """The examples by label; all groups too small to judge as one."""
+    if labels.size and (labels == labels[0]).all():
+        return [(labels[0].item(), np.arange(labels.size))]
+    values, inverse = np.unique(labels, return_inverse=True)
+    members = [np.flatnonzero(inverse == k) for k in range(values.size)]
+    parts: list[tuple[Hashable, NDArray[np.intp]]]
+    parts = [(v.item(), m) for v, m in zip(values, members, strict=True) if m.size >= MIN_GROUP_SIZE]
+    small = [m for m in members if m.size < MIN_GROUP_SIZE]
+    return [*parts, (SMALL_GROUPS_LABEL, np.sort(np.concatenate(small)))] if small else parts

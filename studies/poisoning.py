@@ -1,0 +1,210 @@
+"""The study of poisoned data sets behind docs/training.md: every cell is one data set and one defence.
+
+    python -m studies.poisoning results --study subpopulation --device cuda --workers 12
+
+A workshop (seed, cluster or target) is prepared once and trained in with each defence; `clean` is the same
+training without the poison, and gives each attack's own rate on a model nobody attacked. The record is
+written anew after every workshop, so a study that is cut short leaves what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from randeigen.attacks.base import DataPoison
+from randeigen.attacks.poisons.gradient_matching import GradientMatching
+from randeigen.attacks.poisons.simple import Clean, LabelFlipPoison, Trigger
+from randeigen.attacks.poisons.subpopulation import Subpopulation
+from randeigen.lab.config import CentralizedConfig
+from randeigen.rows.write import replacing
+
+SEEDS = 5
+SCRATCH = CentralizedConfig("mnist", "subpopulation", eps=0.05, epochs=8)
+TUNED = replace(SCRATCH, start="pretrained", epochs=5)
+MATCHED = replace(TUNED, attack="matching")
+ALL, BOTH = ("clean", "none", "suspects"), ("none", "suspects")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cells that differ by seed, by defence and by which cluster or target is attacked."""
+
+    name: str
+    spec: CentralizedConfig
+    attack: Any  # a Poisoner that counts its clusters or targets
+    many: int  # of these for each seed
+    defences: tuple[str, ...]
+    seeds: int = SEEDS
+
+    def poisoner(self, which: int) -> DataPoison:
+        """The attack on this cluster or target."""
+        fields = {Subpopulation: "cluster", GradientMatching: "target"}
+        field = fields.get(type(self.attack))
+        made: DataPoison = replace(self.attack, **{field: which}) if field else self.attack
+        return made
+
+
+def _wrong(attack: str) -> CentralizedConfig:
+    return replace(SCRATCH, attack=attack)
+
+
+STUDIES: dict[str, tuple[Part, ...]] = {
+    "subpopulation": (
+        Part("from scratch", SCRATCH, Subpopulation(alpha=2), 10, ALL),
+        Part("fine-tuning", TUNED, Subpopulation(alpha=4), 5, ("clean", "none", "backward")),
+    ),
+    "matching": (
+        Part("fine-tuning", MATCHED, GradientMatching(ball=128.0), 4, ("clean", "none", "backward")),
+        *(
+            Part(
+                f"{100 * share:g}% moved by {ball:g}/255",
+                MATCHED,
+                GradientMatching(share=share, ball=ball),
+                1,
+                ("none", "backward") if (share, ball) == (0.04, 64.0) else ("none",),
+            )
+            for share in (0.04, 0.02, 0.01)
+            for ball in (64.0, 32.0, 16.0)
+        ),
+    ),
+    "further": (
+        Part("trigger, 5%", _wrong("trigger"), Trigger(0.05), 1, BOTH, seeds=1),
+        Part("label-flip, 5%", _wrong("label-flip"), LabelFlipPoison(0.05), 1, BOTH, seeds=1),
+        Part("fine-tuning, judged by suspects", TUNED, Subpopulation(alpha=4), 1, BOTH, seeds=4),
+        Part("trigger, 1%", _wrong("trigger"), Trigger(0.01), 1, BOTH, seeds=1),
+        Part("label-flip, 1%", _wrong("label-flip"), LabelFlipPoison(0.01), 1, BOTH, seeds=1),
+        Part("no poison", _wrong("none"), Clean(), 1, BOTH, seeds=2),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one process does at a time."""
+
+    part: Part
+    seed: int
+    which: tuple[int, ...]
+    device: str
+
+
+def units(parts: Sequence[Part], device: str, together: int) -> Iterator[Unit]:
+    """All cells, a few of one seed together: what they share is trained once."""
+    for part in parts:
+        for first in range(0, part.many, together):
+            for seed in range(part.seeds):
+                yield Unit(part, seed, tuple(range(first, min(first + together, part.many))), device)
+
+
+def measure(unit: Unit) -> list[dict[str, Any]]:
+    """The cells of a unit, each as a line of the record."""
+    import torch
+
+    from randeigen.lab.centralized import train
+    from randeigen.lab.poisoned_setup import prepare
+
+    torch.set_num_threads(1)
+    part, lines, shop = unit.part, [], None
+    for which in unit.which:
+        spec = replace(part.spec, seed=unit.seed)
+        shop = prepare(spec, attack=part.poisoner(which), device=unit.device, beside=shop)
+        for defence in part.defences:
+            began = time.perf_counter()
+            last = train(replace(spec, defence=defence), shop).history[-1]
+            found = {name: value for name, value in asdict(last).items() if name not in ("epoch", "seconds")}
+            place = {"part": part.name, "seed": unit.seed, "which": which, "defence": defence}
+            took = round(time.perf_counter() - began, 2)
+            lines.append({**place, **found, "examples": len(shop.train.labels), "seconds": took})
+    return lines
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over seeds and clusters or targets; success is also told less the clean model's own rate."""
+    own = {(line["part"], line["seed"], line["which"]): line for line in lines if line["defence"] == "clean"}
+    found = []
+    for part in dict.fromkeys(line["part"] for line in lines):
+        for defence in dict.fromkeys(line["defence"] for line in lines):
+            cells = [line for line in lines if (line["part"], line["defence"]) == (part, defence)]
+            if not cells:
+                continue
+            pairs = [(c, own.get((part, c["seed"], c["which"]))) for c in cells]
+            told: dict[str, Any] = {"part": part, "defence": defence, "cells": len(cells)}
+            for name in ("accuracy", "asr", "auc", "weight_honest", "weight_poison"):
+                values = [c[name] for c in cells if c[name] is not None]
+                told[name] = round(float(np.mean(values)), 4) if values else None
+            for name in ("accuracy", "asr"):
+                less = [c[name] - o[name] for c, o in pairs if o and c[name] is not None]
+                told[f"{name}_less_clean"] = round(float(np.mean(less)), 4) if less else None
+            known = {
+                name: [round(c[name], 4) for c in cells if c[name] is not None] for name in ("asr", "auc")
+            }
+            told["worst_asr"] = max(known["asr"], default=None)
+            told["least_auc"] = min(known["auc"], default=None)
+            found.append(told)
+    return found
+
+
+def write(path: Path, study: str, lines: Sequence[dict[str, Any]], device: str) -> None:
+    """The record: what was asked, every cell, the means."""
+    from randeigen.lab.results import versions
+    from randeigen.provenance import commit
+
+    parts: list[dict[str, Any]] = [
+        {"part": part.name, "spec": asdict(part.spec), "attack": asdict(part.attack), "seeds": part.seeds}
+        for part in STUDIES[study]
+        if any(line["part"] == part.name for line in lines)
+    ]
+    for told in parts:
+        told["spec"].pop("defence")  # each cell has its own
+    order = {part.name: place for place, part in enumerate(STUDIES[study])}
+    cells = sorted(lines, key=lambda c: (order[c["part"]], c["seed"], c["which"], c["defence"]))
+    found: dict[str, Any] = {"study": study, "parts": parts, "summary": summary(cells), "cells": cells}
+    found |= {"versions": versions(device), "commit": commit()}
+    with replacing(path) as file:
+        file.write((json.dumps(found, indent=1) + "\n").encode())
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run studies in several processes and write their records."""
+    parser = argparse.ArgumentParser(prog="studies.poisoning", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--study", action="append", choices=STUDIES, help="All unless given.")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--together", type=int, default=2, help="Clusters or targets of one seed at a time.")
+    parser.add_argument("--seconds", type=float, default=1e6, help="Then stop with what there is.")
+    asked = parser.parse_args(words)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(asked.workers) as pool:
+        for study in asked.study or STUDIES:
+            todo = list(units(STUDIES[study], asked.device, asked.together))
+            lines: list[dict[str, Any]] = []
+            answers = pool.imap_unordered(measure, todo)
+            for done in range(1, len(todo) + 1):
+                try:
+                    lines += answers.next(max(0.1, asked.seconds - (time.monotonic() - began)))
+                except multiprocessing.TimeoutError:
+                    print(f"{study}: time is up after {done - 1} of {len(todo)} units", flush=True)
+                    break
+                write(asked.folder / f"poisoning-{study}.json", study, lines, asked.device)
+                took = time.monotonic() - began
+                print(f"{study}: {done} of {len(todo)} units, {took:.0f} s", flush=True)
+            for told in summary(lines):
+                print(told, flush=True)
+        pool.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The house stands as drawn: imports run one way, the core needs numpy alone, no file outgrows a reader."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import types
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOUSE = ROOT / "src" / "randeigen"
+FILES = sorted(HOUSE.rglob("*.py"))
+
+# Low to high. A module may import from lower floors and from its own room, never from a room beside it.
+FLOORS = (
+    {"errors", "types"},
+    {"backend"},
+    {"rows", "geometry"},
+    {"certificate", "combine"},
+    {"prior_weights", "diagnostics"},
+    {"pipeline"},
+    {"rules"},
+    {"registry"},
+    {"api"},
+    {"__init__"},  # it re-exports what is below it
+    {"attacks", "provenance", "torch"},
+    {"plotting", "timing"},
+    {"lab"},
+    {"cli"},
+    {"__main__"},
+)
+FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+CORE = [room for rooms in FLOORS[: FLOOR["__init__"]] for room in sorted(rooms)]
+
+LONGEST = 300
+MAY_BE_LONGER: dict[str, int] = {}  # path under src/randeigen: lines, with a reason beside it
+
+PUBLIC = {
+    *("aggregate", "certify", "RandEigen", "Aggregate", "Verdict", "rules"),
+    *("RandEigenError", "BadFraction", "BadRows", "TooManyCorrupt", "MissingExtra"),
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(HOUSE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(HOUSE).parts[0].removesuffix(".py")
+
+
+def type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def imports(tree: ast.AST, *, lazy: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The import statements that run; those inside functions only if `lazy`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif type_checking(node):
+            for other in node.orelse:  # type: ignore[attr-defined]
+                yield from imports(ast.Module([other], []), lazy=lazy)
+        elif lazy or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imports(node, lazy=lazy)
+
+
+def rooms_imported(path: Path, *, lazy: bool = False, source: str | None = None) -> set[str]:
+    """Rooms of randeigen that a file imports, its own included."""
+    package = ("randeigen", *path.relative_to(HOUSE).parts[:-1])
+    rooms = set()
+    for node in imports(ast.parse(path.read_text() if source is None else source), lazy=lazy):
+        if isinstance(node, ast.Import):
+            targets = [alias.name.split(".") for alias in node.names]
+        else:
+            base = list(package[: len(package) + 1 - node.level]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            targets = [[*base, alias.name] for alias in node.names]
+        rooms |= {room_named(parts) for parts in targets if parts[0] == "randeigen"}
+    return rooms
+
+
+def room_named(parts: list[str]) -> str:
+    """`from randeigen import rules` is the room; `from randeigen import aggregate` is the front door."""
+    room = parts[1] if len(parts) > 1 else "__init__"
+    is_room = (HOUSE / room).is_dir() or (HOUSE / f"{room}.py").is_file()
+    return room if is_room or len(parts) > 2 else "__init__"
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def third_party(code: str) -> set[str]:
+    """What is in sys.modules after `code` that neither Python nor this package brought."""
+    loaded = run(f"import sys; before = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))")
+    tops = {module.split(".")[0] for module in loaded.split()}
+    cython = {top for top in tops if top == "cython_runtime" or top.startswith("_cython_")}  # numpy's own
+    return tops - cython - {"randeigen"} - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_run_one_way(path: Path) -> None:
+    room = room_of(path)
+    assert room in FLOOR, f"{name_of(path)}: add {room!r} to FLOORS in {Path(__file__).name}"
+    reached = rooms_imported(path) - {room}
+    assert reached <= FLOOR.keys(), (
+        f"{name_of(path)} imports rooms missing from FLOORS: {reached - FLOOR.keys()}"
+    )
+    uphill = {other for other in reached if FLOOR[other] >= FLOOR[room]}
+    assert not uphill, f"{name_of(path)} imports {sorted(uphill)}, which lies beside or above it"
+
+
+@pytest.mark.parametrize("path", sorted(HOUSE.glob("rules/**/*.py")), ids=name_of)
+def test_a_rule_never_sees_rows(path: Path) -> None:
+    reached = rooms_imported(path, lazy=True)
+    assert not reached & {"rows", "geometry", "combine"}, f"{name_of(path)} can see more than the table"
+    if name_of(path) != "rules/base.py":
+        assert "pipeline" not in reached, f"{name_of(path)}: only rules/base.py knows how a rule is run"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from randeigen.rules import base", {"rules"}),
+        ("from .base import Rule", {"rules"}),
+        ("from ..errors import BadRows", {"errors"}),
+        ("from .. import errors", {"errors"}),
+        ("import randeigen.errors as e, numpy", {"errors"}),
+        ("from randeigen import Whatever", {"__init__"}),
+        ("try:\n    import randeigen.types\nexcept ImportError: ...", {"types"}),
+        ("class A:\n    import randeigen.types", {"types"}),
+        ("if TYPE_CHECKING:\n    import randeigen.types", set()),
+        ("if TYPE_CHECKING:\n    ...\nelse:\n    import randeigen.types", {"types"}),
+        ("def f():\n    import randeigen.types", set()),
+        ("import numpy\nfrom os import path", set()),
+    ],
+)
+def test_the_reader_of_imports_can_read(source: str, expected: set[str]) -> None:
+    assert rooms_imported(HOUSE / "rules" / "some.py", source=source) == expected
+
+
+def test_importing_randeigen_imports_numpy_only() -> None:
+    assert third_party("import randeigen") <= {"numpy"}
+
+
+def test_the_core_needs_numpy_alone() -> None:
+    core = [path for path in FILES if room_of(path) in CORE]
+    assert {room_of(path) for path in core} == set(CORE), "a room of the core is missing"
+    modules = [
+        ".".join(("randeigen", *path.relative_to(HOUSE).with_suffix("").parts)).removesuffix(".__init__")
+        for path in core
+    ]
+    assert third_party(f"import importlib\nfor m in {modules}: importlib.import_module(m)") <= {"numpy"}
+
+
+def test_data_needs_numpy_alone() -> None:
+    assert third_party("import randeigen.lab.datasets") <= {"numpy"}
+
+
+def test_all_is_exactly_what_is_public() -> None:
+    house = importlib.import_module("randeigen")
+    listed = set(house.__all__)
+    assert len(listed) == len(house.__all__), "a name is listed twice"
+    assert listed >= PUBLIC, f"missing from __all__: {sorted(PUBLIC - listed)}"
+    for name in listed:
+        assert getattr(house, name) is not None
+    public = {
+        name
+        for name, value in vars(house).items()
+        if not name.startswith("_") and name != "annotations" and not isinstance(value, types.ModuleType)
+    }
+    assert public <= listed, f"public but not in __all__: {sorted(public - listed)}"
+
+
+def test_every_public_name_comes_with_a_star_import() -> None:
+    found = run("from randeigen import *; print(*dir())").split()
+    assert set(found) >= PUBLIC
+
+
+def test_the_version_is_the_installed_one() -> None:
+    from importlib.metadata import version
+
+    assert importlib.import_module("randeigen").__version__ == version("randeigen")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_file_outgrows_a_reader(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    limit = MAY_BE_LONGER.get(name_of(path), LONGEST)
+    assert lines <= limit, f"{name_of(path)} has {lines} lines; {limit} is the limit"
+
+
+@pytest.mark.slow
+def test_a_wheel_carries_the_whole_package(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)],
+        capture_output=True,
+        text=True,
+    )
+    if built.returncode:
+        pytest.skip(f"pip could not build a wheel here: {built.stderr.strip().splitlines()[-1]}")
+    packed = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    expected = {
+        f"randeigen/{name_of(path)}"
+        for path in HOUSE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "randeigen/py.typed" in expected
+    assert {name for name in packed if name.startswith("randeigen/")} == expected

@@ -1,0 +1,142 @@
+"""On a GPU nothing changes but the time. Marked gpu; the record of a run is under results/."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import randeigen
+from clouds import gaussian, with_liars
+from randeigen.geometry import measure
+from randeigen.rows import as_rows
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.gpu
+
+
+def on_gpu(rows: np.ndarray, dtype: Any = torch.float32) -> Any:
+    return torch.from_numpy(rows).to("cuda", dtype)
+
+
+@pytest.mark.parametrize("n", [3, 16, 100, 128, 129, 300])
+@pytest.mark.parametrize("d", [1, 63, 5000, 70_001])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_the_table_is_that_of_float64(n: int, d: int, offset: float) -> None:
+    rows = on_gpu(gaussian(n, d) + offset)
+    table = measure(as_rows(rows), "gram")[0]
+    exact = rows.double()
+    exact = exact - exact.median(0).values
+    between = torch.cdist(exact, exact, compute_mode="donot_use_mm_for_euclid_dist").cpu().numpy() ** 2
+    scale = max(float(between.max()), 1e-12)
+    np.testing.assert_allclose(table.squared_distances(), between, atol=3e-5 * scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_answer_is_the_cpus_in_the_callers_dtype_and_device(dtype: Any) -> None:
+    rows = on_gpu(with_liars(gaussian(50, 3000), 5, "sqrt_d"), dtype)
+    here, there = randeigen.aggregate(rows, eps=0.1), randeigen.aggregate(rows.cpu(), eps=0.1)
+    assert here.mean.dtype == dtype
+    assert here.mean.is_cuda
+    np.testing.assert_allclose(here.weights, there.weights, atol=1e-4)
+    np.testing.assert_allclose(
+        here.mean.double().cpu(), there.mean.double(), atol=2e-2 if dtype.itemsize == 2 else 1e-4
+    )
+
+
+@pytest.mark.parametrize("size", [1e15, 1e25, 1e30, 3e38, float("nan"), float("inf")])
+def test_wild_rows_do_not_blind_it(size: float) -> None:
+    rows = on_gpu(gaussian(40, 5000))
+    rows[:3] = size
+    result = randeigen.aggregate(rows, f=4)
+    assert not result.kept[:3].any()
+    assert float(torch.linalg.norm(result.mean - rows[3:].mean(0))) < 1
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_honest_rows_of_any_size(scale: float) -> None:
+    rows = gaussian(20, 1000)
+    result = randeigen.aggregate(on_gpu(rows * scale), f=2)
+    np.testing.assert_allclose(result.mean.double().cpu() / scale, rows.mean(0), atol=0.1)
+
+
+def test_rows_that_are_not_contiguous_are_read_as_they_are() -> None:
+    rows = on_gpu(gaussian(30, 4000))
+    for view in (rows[:, ::2], rows.T.contiguous().T, rows[::3]):
+        here, there = randeigen.aggregate(view, eps=0.1), randeigen.aggregate(view.cpu(), eps=0.1)
+        np.testing.assert_allclose(here.mean.cpu(), there.mean, atol=1e-4)
+
+
+def test_state_dicts_stay_on_their_device() -> None:
+    models = [torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.BatchNorm1d(20)).cuda() for _ in range(9)]
+    result = randeigen.aggregate([model.state_dict() for model in models], eps=0.2)
+    models[0].load_state_dict(result.mean)
+    assert all(value.is_cuda for value in result.mean.values())
+
+
+@pytest.mark.parametrize("kind", ["sketch", "gaussian"])
+def test_a_sketch_is_the_same_on_every_device(kind: str) -> None:
+    rows = on_gpu(gaussian(12, 9000))
+    here, there = (measure(as_rows(r), kind, seed=5)[0].squared_distances() for r in (rows, rows.cpu()))
+    np.testing.assert_allclose(here, there, rtol=2e-3)
+
+
+def test_memory_beyond_input_and_answer_stays_small() -> None:
+    rows = torch.randn(100, 2**22, device="cuda")
+    randeigen.aggregate(rows[:, :1000], eps=0.1)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    randeigen.aggregate(rows, eps=0.1)
+    assert torch.cuda.max_memory_allocated() - before - 4 * 2**22 < 64e6
+
+
+@pytest.mark.parametrize(
+    ("side", "inside", "out", "k", "pad"),
+    [(28, 1, 30, 5, 2), (14, 30, 30, 5, 2), (28, 1, 20, 5, 0), (12, 20, 50, 5, 0)],
+)
+def test_a_fused_block_is_convolution_relu_and_pooling(
+    side: int, inside: int, out: int, k: int, pad: int
+) -> None:
+    from torch.nn import functional
+
+    from randeigen.lab import stacked_cuda
+
+    torch.manual_seed(0)
+    images = torch.randn(3, 7, side, side, inside, device="cuda", requires_grad=True)
+    kernels = torch.randn(3, out, inside, k, k, device="cuda", requires_grad=True)
+    bias = torch.randn(3, out, device="cuda", requires_grad=True)
+    filled = functional.pad(images, (0, 0 if inside == 1 else 32 - inside))
+    assert stacked_cuda.takes(filled, kernels, pad)
+    found = stacked_cuda.block(filled, kernels, bias, pad)
+    assert not found[..., out:].any()
+    found = found[..., :out]
+    exact = torch.stack(
+        [
+            functional.max_pool2d(
+                functional.relu(functional.conv2d(x.permute(0, 3, 1, 2), w, b, padding=pad)), 2
+            ).permute(0, 2, 3, 1)
+            for x, w, b in zip(images.double(), kernels.double(), bias.double(), strict=True)
+        ]
+    )
+    up = torch.randn_like(found)
+    off = (found - exact).detach().norm() / exact.detach().norm()
+    ours = torch.autograd.grad(found, (images, kernels, bias), up)
+    theirs = torch.autograd.grad(exact, (images, kernels, bias), up.double())
+    assert float(off) < 5e-3  # bfloat16
+    for mine, right in zip(ours, theirs, strict=True):
+        assert float((mine - right).norm() / right.norm()) < 0.1  # pooling may choose a near twin
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+@pytest.mark.parametrize("attack", ["none", "dba", "mpa"])
+def test_a_federation_on_a_gpu_learns_as_on_a_cpu(partition: str, attack: str) -> None:
+    from randeigen import lab
+
+    spec = lab.FederatedConfig(
+        task="digits", attack=attack, rule="mean", eps=0.2, rounds=3, clients=20, partition=partition
+    )
+    here, there = lab.run(spec, device="cuda"), lab.run(spec)
+    assert abs(here.accuracy - there.accuracy) < 0.03
+    again = lab.run(spec, device="cuda")
+    assert again.accuracy == here.accuracy

@@ -1,0 +1,107 @@
+"""The widest direction, to working precision, however the spectrum looks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from randeigen.geometry.eigen import top_of_covariance
+from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.lanczos import power_iteration, top_of_operator
+
+RNG = np.random.default_rng(0)
+
+
+def covariance(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    w = weights / weights.sum()
+    centred, half = rows - w @ rows, np.sqrt(w)
+    return half[:, None] * (centred @ centred.T) * half, half
+
+
+CLOUDS = {
+    "round": lambda n: RNG.standard_normal((n, 400)),
+    "round in very many columns": lambda n: RNG.standard_normal((n, 100_000)),
+    "in few columns": lambda n: RNG.standard_normal((n, 20)),
+    "decaying": lambda n: RNG.standard_normal((n, 500)) / np.sqrt(np.arange(1, 501)),
+    "with far rows": lambda n: np.vstack(
+        (RNG.standard_normal((n - 3, 50)), 1e4 * RNG.standard_normal((3, 50)))
+    ),
+    "with twins": lambda n: np.repeat(RNG.standard_normal((n // 2 + 1, 60)), 2, axis=0)[:n],
+}
+WEIGHTS = {
+    "even": lambda n: np.ones(n),
+    "uneven": lambda n: RNG.random(n) ** 2,
+    "some gone": lambda n: (RNG.random(n) > 0.4) + 0.0,
+}
+
+
+@pytest.mark.parametrize("n", [3, 41, 100, 160, 161, 300])
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_it_is_the_dense_solvers(cloud: str, weights: str, n: int) -> None:
+    matrix, half = covariance(CLOUDS[cloud](n), WEIGHTS[weights](n) + np.eye(n)[0])
+    value, vector, _ = top_of_covariance(matrix, half, RNG.standard_normal((n, 8)))
+    values = np.linalg.eigvalsh(matrix)
+    assert value == pytest.approx(values[-1], rel=1e-9)
+    assert np.linalg.norm(matrix @ vector - value * vector) <= 1e-6 * value
+    assert np.linalg.norm(vector) == pytest.approx(1)
+
+
+def with_spectrum(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A covariance of even weights that has these eigenvalues, and 0."""
+    half = np.full(values.size + 1, (values.size + 1) ** -0.5)
+    basis = np.linalg.qr(np.column_stack((half, RNG.standard_normal((half.size, values.size)))))[0][:, 1:]
+    return (basis * values) @ basis.T, half
+
+
+SPECTRA = {
+    "one far out": lambda k: np.append(1e6, RNG.random(k - 1)),
+    "a tie at the top": lambda k: np.append([9.0, 9.0, 9.0], RNG.random(k - 3)),
+    "nearly a tie": lambda k: np.append([9.0, 9.0 - 1e-7], RNG.random(k - 2)),
+    "more far out than there are starts": lambda k: np.append(50 + RNG.random(12), RNG.random(k - 12)),
+    "a slope": lambda k: np.linspace(1, 2, k),
+    "all alike": lambda k: 1 + 1e-9 * RNG.random(k),
+    "a crowded top and a few far below": lambda k: np.append(np.full(12, 0.1), 1 + 0.01 * RNG.random(k - 12)),
+    "a top inside the bulk": lambda k: np.append(np.full(k // 2, 0.5), 1 + 1e-3 * RNG.random(k - k // 2)),
+    "hardly anything": lambda k: np.append(1.0, np.full(k - 1, 1e-30)),
+}
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+@pytest.mark.parametrize("n", [41, 64, 128, 160])
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_it_is_the_top_and_no_other(spectrum: str, n: int, scale: float) -> None:
+    """What grows fastest need not be the top: eigenvalues far below the others grow too."""
+    matrix, half = with_spectrum(SPECTRA[spectrum](n - 1))
+    values = np.linalg.eigvalsh(matrix)
+    value, vector, _ = top_of_covariance(scale * matrix, half, RNG.standard_normal((n, 8)))
+    assert value / scale == pytest.approx(values[-1], rel=1e-9)
+    assert np.linalg.norm(matrix @ vector - values[-1] * vector) <= 1e-9 * values[-1]
+    assert np.linalg.norm(vector) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("n", [5, 100, 300])
+@pytest.mark.parametrize("noise", [0.0, 1e-17, 1e-12])
+def test_equal_rows_are_no_trouble(n: int, noise: float) -> None:
+    rows = 1 + noise * RNG.standard_normal((n, 30))
+    table = np.zeros((n + 1, n + 1))
+    table[:n, :n] = rows @ rows.T
+    spread = GramGeometry(table, np.ones(n), RNG.standard_normal((n, 8)), precision=2.0**-46).top_direction(
+        np.ones(n)
+    )
+    assert 0 <= spread.variance < 1e-9
+    assert np.isfinite(spread.places).all()
+
+
+def test_an_operator_will_do_where_a_matrix_would_be_too_large() -> None:
+    matrix, _ = covariance(RNG.standard_normal((200, 90)), np.ones(200))
+    value, *_ = top_of_operator(lambda v: matrix @ v, RNG.standard_normal((200, 1)))
+    assert value == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-9)
+
+
+def test_the_papers_power_iteration_gets_as_far_as_its_steps() -> None:
+    matrix = np.diag([1.0, 0.5])
+    assert power_iteration(matrix.__matmul__, np.array([1.0, 1.0]), 1)[1] == pytest.approx(
+        0.5 / np.hypot(1, 0.5)
+    )
+    assert not power_iteration(np.zeros((2, 2)).__matmul__, np.ones(2), 5).any()

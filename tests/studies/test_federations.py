@@ -1,0 +1,145 @@
+"""The study of federations judges what it should: cells beside the unattacked mean after as many rounds."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from randeigen.lab.stacked_sgd import bands
+from studies.documents import redrawn
+from studies.federations import BACKDOORS, RULES, Cell, cells, findings, longest, table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def played(cell: Cell, accuracy: list[float], asr: float | None = None, own: float = 0.01) -> dict[str, Any]:
+    rows = [
+        {"round": t + 1, "accuracy": a, "asr": asr, "liars": 20, "weight_corrupt": 0.1, "own": {"dfba": own}}
+        for t, a in enumerate(accuracy)
+    ]
+    return {"cell": asdict(cell), "history": rows}
+
+
+def judged(rule: str, attack: str, accuracy: float, asr: float | None = None) -> bool | None:
+    base = played(Cell("mnist", "none", "mean", rounds=3), [0.5, 0.9, 0.99])
+    runs = [base, played(Cell("mnist", attack, rule, rounds=2), [0.5, accuracy], asr)]
+    return findings(runs)[-1].kept
+
+
+@pytest.mark.parametrize(
+    ("rule", "attack", "accuracy", "asr", "kept"),
+    [
+        ("mean", "hidra", 0.69, None, True),  # 0.9 after as many rounds, less 20 points
+        ("mean", "hidra", 0.71, None, False),
+        ("mean", "dfba", 0.9, 0.81, True),
+        ("mean", "dfba", 0.9, 0.79, False),
+        ("randeigen", "none", 0.896, None, True),
+        ("randeigen", "none", 0.894, None, False),
+        ("randeigen", "hidra", 0.891, None, True),
+        ("randeigen", "hidra", 0.889, None, False),
+        ("randeigen", "dfba", 0.9, 0.039, True),  # the clean model's own rate is 0.01
+        ("randeigen", "dfba", 0.9, 0.041, False),
+        ("filtering", "dfba", 0.1, 1.0, None),  # nothing is claimed of it
+    ],
+)
+def test_a_claim_can_hold_and_fail(
+    rule: str, attack: str, accuracy: float, asr: float | None, kept: bool | None
+) -> None:
+    assert judged(rule, attack, accuracy, asr) is kept
+
+
+def test_a_cell_without_its_unattacked_mean_is_not_judged() -> None:
+    short = played(Cell("mnist", "none", "mean", rounds=1), [0.9])
+    other = played(Cell("fashion-mnist", "none", "mean", rounds=9), [0.9] * 9)
+    assert [
+        f.cell.data for f in findings([short, other, played(Cell("mnist", "tma", "mean", rounds=2), [0, 0])])
+    ] == [
+        "mnist",
+        "fashion-mnist",
+    ]
+
+
+def test_the_study_has_every_attack_with_every_rule() -> None:
+    found = cells("mnist", "iid", 100)
+    assert len(set(found)) == len(found)
+    for attack in ("none", "tma", "hidra", *BACKDOORS):
+        assert {cell.rule for cell in found if cell.attack == attack} == set(RULES)
+
+
+def test_slow_attacks_and_rules_may_have_fewer_rounds() -> None:
+    found = {(c.attack, c.rule): c.rounds for c in cells("mnist", "iid", 100, {"dba": 15, "filtering": 20})}
+    assert found["dba", "filtering"] == found["dba", "mean"] == 15
+    assert found["tma", "filtering"] == 20
+    assert found["tma", "randeigen"] == 100
+
+
+def test_the_table_says_which_rule_had_fewer_rounds() -> None:
+    runs = [
+        played(Cell("mnist", "none", "mean", rounds=2), [0.5, 0.9]),
+        played(Cell("mnist", "tma", "mean", rounds=2), [0.5, 0.1]),
+        played(Cell("mnist", "tma", "filtering", rounds=1), [0.4]),
+    ]
+    assert "| tma | 2 | 90.0 | 10.0 | 40.0 (1) |  |" in table(findings(runs))
+
+
+def test_of_attacks_among_unlike_clients_nothing_is_claimed_but_the_honest_mean_is_told() -> None:
+    partition = "dirichlet-0.3"
+    runs = [
+        played(Cell("mnist", "none", "mean", partition, 1), [0.9]),
+        played(Cell("mnist", "honest", "mean", partition, 1), [0.8], own=0.02),
+        played(Cell("mnist", "dfba", "randeigen", partition, 1), [0.5], 0.9),
+        played(Cell("mnist", "none", "randeigen", partition, 1), [0.89]),
+    ]
+    found = {(one.cell.attack, one.cell.rule): one for one in findings(runs)}
+    assert found["dfba", "randeigen"].kept is None
+    assert found["dfba", "randeigen"].alone == (0.8, 0.02)
+    assert found["none", "randeigen"].kept is False
+    assert "| dfba | 1 | 90.0 / 1.0 | 80.0 / 2.0 |  |  | 50.0 / 90.0 |" in table(found.values())
+
+
+def test_an_attacks_own_rate_is_the_one_last_taken() -> None:
+    base = played(Cell("mnist", "none", "mean", rounds=3), [0.5, 0.6, 0.7])
+    base["history"][0]["own"], base["history"][1]["own"] = {"dfba": 0.3}, {}
+    (found,) = findings([base, played(Cell("mnist", "dfba", "mean", rounds=2), [0.5, 0.5], 0.9)])[1:]
+    assert found.own == 0.3
+
+
+def test_of_two_runs_of_a_cell_the_longer_counts() -> None:
+    short, long = (played(Cell("mnist", "tma", "mean", rounds=k), [0.1] * k) for k in (1, 2))
+    other = played(Cell("mnist", "tma", "filtering", rounds=1), [0.1])
+    assert longest([long, short, other]) == [long, other]
+
+
+def test_the_documents_tables_are_the_records() -> None:
+    federations = json.loads((ROOT / "results" / "federations.json").read_text())
+    unlike = json.loads((ROOT / "results" / "unlike.json").read_text())
+    study = runpy.run_path(str(ROOT / "benchmarks" / "backdoors_among_unlike_clients.py"))
+    told = {"federations": table(findings(federations["cells"])), "unlike": study["table"](unlike["cases"])}
+    page = (ROOT / "docs" / "laboratory.md").read_text()
+    assert redrawn(page, told) == page, "run the benchmarks with --collect and --redraw"
+
+
+def test_the_table_prints_misses_in_bold() -> None:
+    base = played(Cell("mnist", "none", "mean", rounds=1), [0.9])
+    lost = played(Cell("mnist", "dfba", "randeigen", rounds=1), [0.9], 0.5)
+    assert "| dfba | 1 | 90.0 / 1.0 |  |  | **90.0 / 50.0** |" in table(findings([base, lost]))
+
+
+@pytest.mark.parametrize("active", [[5] * 9, [100, 90, 71, 69, 40, 3, 1], [1]])
+def test_bands_cover_every_step_once_and_leave_few_idle(active: list[int]) -> None:
+    pace = np.ones((len(active), active[0]), dtype=np.float32)
+    pace[len(active) // 2 :] = 0.1
+    steps = list(range(len(active)))
+    found = [(steps[part], width) for part, width in bands(active, pace)]
+    assert [step for part, _ in found for step in part] == steps
+    for part, width in found:
+        assert all(0.7 * width <= active[step] <= width for step in part)
+        assert len({float(pace[step, 0]) for step in part}) == 1
