@@ -7,7 +7,16 @@ result.mean, result.kept, result.bias_bound, result.distance_to_mean
 from randeigen import rules
 from randeigen.api import aggregate
 from randeigen.certificate import certify
-from randeigen.errors import BadFraction, BadRows, MissingExtra, RandEigenError, TooManyCorrupt
+from randeigen.errors import (
+    BadFile,
+    BadFraction,
+    BadModel,
+    BadParameter,
+    BadRows,
+    MissingExtra,
+    RandEigenError,
+    TooManyCorrupt,
+)
 from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Verdict
 
@@ -15,7 +24,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "BadFile",
     "BadFraction",
+    "BadModel",
+    "BadParameter",
     "BadRows",
     "MissingExtra",
     "RandEigen",

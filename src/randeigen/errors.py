@@ -1,10 +1,15 @@
 """The caller's mistakes. What an adversary sends is evidence, never an exception.
 
 RandEigenError
-├── BadFraction     eps, f or a rule's parameter outside what it can tolerate
-├── BadRows         rows that cannot be averaged: empty, integer, without a form that most share
-├── TooManyCorrupt  more rows are unusable than the caller said could be corrupt
-└── MissingExtra    an optional dependency is not installed
+├── BadParameter       an option, a name or a rule's parameter that cannot be used
+│   └── BadFraction    eps or f outside what can be tolerated
+├── BadRows            rows that cannot be averaged: no form that most share, empty, integer, on mixed devices
+├── BadModel           a model or losses that `randeigen.torch` cannot take apart example by example
+├── BadFile            a data set, checkpoint or record that is not what it should be
+├── TooManyCorrupt     more rows are unusable than the caller said could be corrupt
+└── MissingExtra       an optional dependency is not installed
+
+All but MissingExtra, an ImportError, are ValueErrors.
 """
 
 from __future__ import annotations
@@ -16,12 +21,24 @@ class RandEigenError(Exception):
     """Base of every error this package raises on purpose."""
 
 
-class BadFraction(RandEigenError, ValueError):
-    """The assumed corruption, or a rule's parameter, is outside its range."""
+class BadParameter(RandEigenError, ValueError):
+    """An option, a name or a rule's parameter cannot be used."""
+
+
+class BadFraction(BadParameter):
+    """The assumed corruption, eps or f, is outside what can be tolerated."""
 
 
 class BadRows(RandEigenError, ValueError):
     """The rows cannot be averaged as they were given."""
+
+
+class BadModel(RandEigenError, ValueError):
+    """A model, or its losses, cannot be taken apart example by example."""
+
+
+class BadFile(RandEigenError, ValueError):
+    """A data set, a checkpoint or a record is not what it should be."""
 
 
 class TooManyCorrupt(RandEigenError, ValueError):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from randeigen.cli.exit_codes import UsageError
+from randeigen.errors import BadParameter
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES
 from randeigen.types import Rule
@@ -23,7 +23,7 @@ def build_rule(text: str, eps: float | None, f: int | None) -> Rule:
     _check_length(text, "rule")
     *mixers, last = re.split(r"\+(?=[a-z])", text)  # not the sign in 1e+20
     if len(mixers) > MAX_STAGES:
-        raise UsageError(
+        raise BadParameter(
             f"rule {_cut(text)} has {len(mixers)} mixers; give at most {MAX_STAGES} (two or three will do)."
         )
     rule: Rule = parse(last, RULES, "rule", eps, f)
@@ -44,16 +44,16 @@ def parse(
     name, colon, rest = text.partition(":")
     if name not in known:
         near = _closest(name, known)
-        raise UsageError(f"there is no {kind} {name!r}{near}. Known are: {', '.join(known)}.")
+        raise BadParameter(f"there is no {kind} {name!r}{near}. Known are: {', '.join(known)}.")
     takes = parameters(known[name])
     given: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         key, equals, value = part.partition("=")
         if not equals or key not in takes:
             told = f"it takes {', '.join(f'{k}=...' for k in takes)}" if takes else "it takes none"
-            raise UsageError(f"{kind} {name!r} has no parameter {part!r}; {told}.")
+            raise BadParameter(f"{kind} {name!r} has no parameter {part!r}; {told}.")
         if key in given:
-            raise UsageError(f"{kind} {name!r} is given {key} twice.")
+            raise BadParameter(f"{kind} {name!r} is given {key} twice.")
         given[key] = _value(key, value, takes[key])
     asked = inspect.signature(known[name]).parameters
     if "eps" in asked:
@@ -80,7 +80,7 @@ def _value(key: str, text: str, kind: str) -> Any:
             return number
     except (ValueError, KeyError, OverflowError):
         pass
-    raise UsageError(f"{key}={text!r} is not a value; give one like {key}={_example(kind)}.")
+    raise BadParameter(f"{key}={text!r} is not a value; give one like {key}={_example(kind)}.")
 
 
 def _example(kind: str) -> str:
@@ -89,7 +89,7 @@ def _example(kind: str) -> str:
 
 def _check_length(text: str, kind: str) -> None:
     if len(text) > LONGEST:
-        raise UsageError(f"{kind} {_cut(text)} has {len(text):,} characters; give at most {LONGEST:,}.")
+        raise BadParameter(f"{kind} {_cut(text)} has {len(text):,} characters; give at most {LONGEST:,}.")
 
 
 def _cut(text: str) -> str:
