@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from randeigen import MissingExtra
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
@@ -23,6 +25,19 @@ RUN = ["index.md", "tutorial.md", "certificate.md", "how-to/*.md", "reference/*.
 RUNNABLE = [page for pattern in RUN for page in sorted(DOCS.glob(pattern))]
 RUNNABLE = [page for page in RUNNABLE if "```python\n" in page.read_text()]
 FORMER = {"randeigen.learn", "randeigen.learn.TrainSpec", "randeigen.data"}  # the changelog's left column
+
+
+@contextlib.contextmanager
+def skipped_without_extras() -> Iterator[None]:
+    """What needs torch or scikit-learn is skipped where they are not installed."""
+    try:
+        yield
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "sklearn"):
+            pytest.skip(str(error))
+        raise
 
 
 def name_of(path: Path) -> str:
@@ -53,7 +68,7 @@ def test_its_code_runs_and_prints_what_its_comments_say(page: Path) -> None:
     try:
         for block in blocks(page):
             output = io.StringIO()
-            with contextlib.redirect_stdout(output):
+            with contextlib.redirect_stdout(output), skipped_without_extras():
                 exec(compile(block, name_of(page), "exec", dont_inherit=True), module.__dict__)
             printed, comments = output.getvalue().splitlines(), expected(block)
             assert len(printed) == len(comments)
@@ -97,6 +112,8 @@ def resolves(dotted: str) -> bool:
     for cut in range(len(parts), 0, -1):
         try:
             found: object = importlib.import_module(".".join(parts[:cut]))
+        except MissingExtra:
+            raise
         except ImportError:
             continue
         for name in parts[cut:]:
@@ -112,7 +129,8 @@ def test_every_module_and_name_it_mentions_exists(page: Path) -> None:
     text = re.sub(r"\]\([^)]*\)", "]", page.read_text())  # links have a test of their own
     mentioned = set(re.findall(r"(?<![/\w])randeigen(?:\.[A-Za-z_]\w*)+", text))
     mentioned = {name for name in mentioned if name not in FORMER or page.name != "CHANGELOG.md"}
-    assert not [name for name in sorted(mentioned) if not resolves(name)]
+    with skipped_without_extras():
+        assert not [name for name in sorted(mentioned) if not resolves(name)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "paper-map.md"], ids=name_of)
@@ -146,6 +164,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_the_site_builds_strictly_and_has_every_public_name(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="make docs installs it")
+    pytest.importorskip("torch")
     call = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
