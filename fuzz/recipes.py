@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.errors import RandEigenError
-from randeigen.rules import MIXERS
-from randeigen.rules import RULES
+from randeigen.rules import MIXERS, RULES
 
 Rng = np.random.Generator
 Parameters = dict[str, Any]
