@@ -97,12 +97,12 @@ def record(timings: Sequence[Timing], **more: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions and machine, for records."""
     torch = sys.modules.get("torch")
-    made = {**core_versions(), "processor": _processor()}
+    used = {**core_versions(), "processor": _processor()}
     if torch is not None:
-        made["threads"] = str(torch.get_num_threads())
+        used["threads"] = str(torch.get_num_threads())
         if torch.cuda.is_available():
-            made["gpu"] = torch.cuda.get_device_name()
-    return made
+            used["gpu"] = torch.cuda.get_device_name()
+    return used
 
 
 class Peak:

@@ -79,8 +79,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(given: bool) -> None:
+    if given:
         typer.echo(f"randeigen {randeigen.__version__}")
         raise typer.Exit
 

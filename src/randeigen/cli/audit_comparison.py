@@ -43,12 +43,12 @@ def edits(recorded: Audit) -> Iterator[Difference]:
             sentence = f"the audit has {', '.join(map(repr, sorted(later)))} and no seal"
             yield difference("seal", "seal", sentence)
         return
-    kept, made = content["seal"], seal(content)
-    if not isinstance(kept, dict):
-        yield difference("seal", "seal", f"the seal is {kept!r:.60}")
+    stored, computed = content["seal"], seal(content)
+    if not isinstance(stored, dict):
+        yield difference("seal", "seal", f"the seal is {stored!r:.60}")
         return
-    for key in sorted(kept.keys() | made.keys()):
-        if kept.get(key) != made.get(key):
+    for key in sorted(stored.keys() | computed.keys()):
+        if stored.get(key) != computed.get(key):
             sentence = f"{key} or its seal was edited after the audit was written"
             yield difference("seal", f"seal.{key}", sentence)
 
@@ -190,13 +190,13 @@ def _notes(old: Any, new: Sequence[str]) -> bool:
     )
 
 
-def apart(kept: str, made: str) -> str | None:
+def apart(stored: str, recomputed: str) -> str | None:
     """How the answer in one file differs from that in another, or None: as machines round, by values."""
     try:
-        alone = [FileRows([path], BLOCK_BYTES) for path in (kept, made)]
+        alone = [FileRows([path], BLOCK_BYTES) for path in (stored, recomputed)]
         if alone[0].dtypes != alone[1].dtypes:
             return "holds other arrays or dtypes than the answer made again"
-        rows = FileRows([kept, made], BLOCK_BYTES)
+        rows = FileRows([stored, recomputed], BLOCK_BYTES)
     except RandEigenError as error:
         return f"cannot be read as an answer: {error}"
     largest = furthest = 0.0

@@ -191,19 +191,19 @@ def _progress(config: FederatedConfig) -> Callable[[RoundMetrics], None]:
 
     line = ProgressLine()
 
-    def report(seen: RoundMetrics) -> None:
-        bound = "--" if seen.certificate is None else f"{seen.certificate:.3g}"
-        weight = percent(seen.weight_corrupt if seen.liars else None)
-        kept = "--" if seen.kept is None else f"{seen.kept}"
+    def report(metrics: RoundMetrics) -> None:
+        bound = "--" if metrics.certificate is None else f"{metrics.certificate:.3g}"
+        weight = percent(metrics.weight_corrupt if metrics.liars else None)
+        kept = "--" if metrics.kept is None else f"{metrics.kept}"
         if line.on_terminal:
-            fields = [f"{config.rule} {seen.round}/{config.rounds}: {percent(seen.accuracy)} right"]
-            fields += [f"{percent(seen.asr)} fooled"] if seen.asr is not None else []
+            fields = [f"{config.rule} {metrics.round}/{config.rounds}: {percent(metrics.accuracy)} right"]
+            fields += [f"{percent(metrics.asr)} fooled"] if metrics.asr is not None else []
             fields += [f"{kept} kept", f"{weight} to Byzantine clients", f"certificate {bound}"]
-            line.step(", ".join(fields), config.rounds - seen.round)
+            line.step(", ".join(fields), config.rounds - metrics.round)
             return
         line.keep(
-            f"{config.rule:>12}  round {seen.round:>3}/{config.rounds}  "
-            f"accuracy {percent(seen.accuracy):>6}  attack success {percent(seen.asr):>6}  "
+            f"{config.rule:>12}  round {metrics.round:>3}/{config.rounds}  "
+            f"accuracy {percent(metrics.accuracy):>6}  attack success {percent(metrics.asr):>6}  "
             f"kept {kept:>3}  weight to Byzantine {weight:>6}  certificate {bound}"
         )
 
@@ -214,18 +214,19 @@ def _client_plot(folder: Path, name: str, config: FederatedConfig) -> Callable[[
     """Draws the clients' updates in the middle of the run."""
     from randeigen.lab.plots import weighs
 
+    middle = (config.calm + config.rounds + 1) // 2
     marks = "" if weighs(config.rule) else "; marks as RandEigen would have it"
 
-    def look(seen: RoundSnapshot) -> None:
-        if seen.round != (config.calm + config.rounds + 1) // 2 or not bool(seen.rows.isfinite().all()):
+    def look(snapshot: RoundSnapshot) -> None:
+        if snapshot.round != middle or not bool(snapshot.rows.isfinite().all()):
             return
-        byzantine = np.arange(len(seen.rows)) < seen.liars if seen.liars else None
+        byzantine = np.arange(len(snapshot.rows)) < snapshot.liars if snapshot.liars else None
         plotting.draw_clients(
             folder / f"clients-{name}.png",
-            seen.rows.cpu().numpy(),
-            seen.result.weights,
+            snapshot.rows.cpu().numpy(),
+            snapshot.result.weights,
             corrupt=byzantine,
-            title=f"{config.attack} against {config.rule}, round {seen.round}{marks}",
+            title=f"{config.attack} against {config.rule}, round {snapshot.round}{marks}",
         )
 
     return look

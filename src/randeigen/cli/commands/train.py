@@ -161,15 +161,16 @@ class EpochProgress:
         """Show how far the epoch is."""
         self._line.update(f"{self.name} {self.done + 1}/{self.epochs}: {stage} {done / total:.0%}")
 
-    def epoch(self, seen: EpochMetrics) -> None:
+    def epoch(self, metrics: EpochMetrics) -> None:
         """Print an epoch's numbers."""
         from randeigen.lab.html_page import percent
 
-        self.done = seen.epoch
+        self.done = metrics.epoch
         self._line.keep(
-            f"{self.name:>8}  epoch {seen.epoch:>2}/{self.epochs}  accuracy {percent(seen.accuracy):>6}  "
-            f"attack success {percent(seen.asr):>6}  weight of poison {percent(seen.weight_poison):>6}, "
-            f"of honest {percent(seen.weight_honest):>6}  AUC {_number(seen.auc)}"
+            f"{self.name:>8}  epoch {metrics.epoch:>2}/{self.epochs}  "
+            f"accuracy {percent(metrics.accuracy):>6}  attack success {percent(metrics.asr):>6}  "
+            f"weight of poison {percent(metrics.weight_poison):>6}, "
+            f"of honest {percent(metrics.weight_honest):>6}  AUC {_number(metrics.auc)}"
         )
 
 
