@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-import randeigen.torch  # noqa: E402
-from nets import ZOO, Encoder, Make, cnn, jacobian, losses_of, mlp  # noqa: E402
+import randeigen.torch
+from nets import ZOO, Encoder, Make, cnn, jacobian, losses_of, mlp
 from randeigen import BadFraction, BadRows, RandEigen, TooManyCorrupt, rules
 from randeigen.torch.autograd_graph import read
 from randeigen.torch.group_verdict import MIN_GROUP_SIZE

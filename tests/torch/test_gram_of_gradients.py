@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-import randeigen.torch  # noqa: E402
-from nets import NAMED, ZOO, Encoder, Make, cnn, jacobian, losses_of, lstm, mlp  # noqa: E402
+import randeigen.torch
+from nets import NAMED, ZOO, Encoder, Make, cnn, jacobian, losses_of, lstm, mlp
 from randeigen.torch import gram_accumulator
 from randeigen.torch.forward_hooks import KEY
 from randeigen.torch.gradients import factors

@@ -14,6 +14,7 @@ import randeigen
 from randeigen import plotting
 from randeigen.attacks.catalogue import ATTACKS
 from randeigen.lab import FederatedConfig, Federation
+from randeigen.outcomes import outcomes_of
 from randeigen.types import Array, Mask, Weights
 
 CALM = 8  # rounds in peace before anybody lies: the model is about 85% right, and honest updates are long
@@ -140,7 +141,7 @@ def draw_stands(path: str | os.PathLike[str], stands: dict[str, Stand]) -> None:
     for axes, (name, stand) in zip(panels.flat, stands.items(), strict=False):
         axes.set_axis_on()
         points, origin, directions = plotting.plane(stand.rows)
-        marks = plotting.scatter(axes, points, plotting.fates(stand.weights), stand.corrupt, size=26)
+        marks = plotting.scatter(axes, points, outcomes_of(stand.weights), stand.corrupt, size=26)
         legend |= {text.partition(" (")[0]: mark for text, mark in marks.items()}
         liars = points[stand.corrupt]
         if len(liars) > 1 and np.ptp(liars, axis=0).max() < 1e-3 * np.ptp(points, axis=0).max():
