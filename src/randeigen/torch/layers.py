@@ -75,8 +75,9 @@ def layer(
         ... def scale(module, inputs, grad_output):
         ...     return {"scale": inputs[0] * grad_output}
         >>> model = Scale()
-        >>> randeigen.torch.gram(model(torch.eye(2, 3)).sum(1), model).tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
+        >>> x = torch.tensor([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]])
+        >>> randeigen.torch.gram(model(x).sum(1), model).tolist()
+        [[14.0, 6.0], [6.0, 3.0]]
     """
 
     def register(gradient_rule: GradientRule) -> GradientRule:
