@@ -4,8 +4,8 @@ result = randeigen.aggregate(rows, eps=0.1)
 result.mean, result.kept, result.bias_bound, result.distance_to_mean
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import importlib
+import typing
 
 from randeigen import rules
 from randeigen.api import aggregate
@@ -23,7 +23,7 @@ from randeigen.errors import (
 from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Verdict
 
-if TYPE_CHECKING:  # imported on first use, below
+if typing.TYPE_CHECKING:  # imported on first use, below
     from types import ModuleType
 
     from randeigen import lab as lab
@@ -48,12 +48,12 @@ __all__ = [
     "rules",
 ]
 
-if not TYPE_CHECKING:
+if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> "ModuleType":
         """Import `randeigen.torch` and `randeigen.lab` on first use."""
         if name in ("lab", "torch"):
-            return import_module(f"randeigen.{name}")
+            return importlib.import_module(f"randeigen.{name}")
         raise AttributeError(f"module 'randeigen' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
