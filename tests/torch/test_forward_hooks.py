@@ -96,7 +96,7 @@ def test_hooks_that_change_what_a_layer_is_given_and_gives_back_are_followed() -
     losses = losses_of(model(x.double()))
     rows = jacobian(losses, model)
     torch.testing.assert_close(randeigen.torch.gram(losses, model, checked=True), rows @ rows.T)
-    assert [len(layer._forward_hooks) for layer in model] == [1, 0, 0]
+    assert all("forward" not in vars(layer) for layer in model), "the recorder is left behind"
 
 
 def test_a_global_hook_of_somebody_else_changes_nothing() -> None:
@@ -128,20 +128,33 @@ def test_a_layer_with_hooks_that_calls_itself_is_recorded_once_a_call() -> None:
     assert len(inner.metadata[METADATA_KEY]) == 1
 
 
+def test_a_hook_may_remove_itself_and_a_layer_may_have_a_forward_of_its_own() -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(4, 3)
+    handle = layer.register_forward_hook(lambda module, args, out: handle.remove())
+    assert recorded(layer(x)) == [layer]
+    assert not layer._forward_hooks
+    layer.register_forward_hook(lambda module, args, out: None)
+    own = layer.forward = lambda x: nn.Linear.forward(layer, x) * 2
+    out = layer(x)
+    assert recorded(out) == [layer]
+    assert layer.forward is own
+    torch.testing.assert_close(out, 2 * nn.functional.linear(x, layer.weight, layer.bias))
+
+
 def test_layers_with_hooks_may_be_called_by_many_threads() -> None:
     layer, outputs = nn.Linear(3, 2), []
     layer.register_forward_hook(lambda module, args, out: None)
 
     def call() -> None:
-        outputs.extend(layer(torch.randn(4, 3)) for _ in range(50))
+        outputs.extend([layer(torch.randn(4, 3)) for _ in range(500)])
 
     threads = [threading.Thread(target=call) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [recorded(out) for out in outputs] == [[layer]] * 200
-    assert len(layer._forward_hooks) == 1
+    assert [recorded(out) for out in outputs] == [[layer]] * 2000
+    assert "forward" not in vars(layer)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")

@@ -126,6 +126,8 @@ def _is_recorded(module: nn.Module) -> bool:
 
 def _has_hooks(module: nn.Module) -> bool:
     """Whether anything may change the inputs before the layer's `forward`, or its output after it."""
+    if module._compiled_call_impl is not None:  # by module.compile(): its `forward` is not called from here
+        return False
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -139,23 +141,59 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _call_with_hooks(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Record between the layer's other hooks: what `forward` itself is given and gives back."""
-    hooked: set[int] = _thread.__dict__.setdefault("hooked", set())
-    if id(module) in hooked:  # the layer calls itself: the hook of the outer call records this one too
-        return _torch_call(module, *args, **kwargs)
-    thread = threading.get_ident()
+    """Record what `forward` itself is given and gives back, whatever the hooks around it make of that."""
+    armed: set[int] = _thread.__dict__.setdefault("armed", set())
+    with _recording_forward(module):
+        armed.add(id(module))
+        try:
+            return _torch_call(module, *args, **kwargs)
+        finally:
+            armed.discard(id(module))
 
-    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if threading.get_ident() == thread:
-            _record(module, args, kwargs, output)
 
-    handle = module.register_forward_hook(record, prepend=True, with_kwargs=True)
-    hooked.add(id(module))
+class _RecordingForward:
+    """Takes the place of a layer's `forward` while the layer is being called.
+
+    It records the first call after the layer was armed, in the same thread: a `forward` that calls itself
+    directly, not through the layer, is no call of the layer.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.forward = module, module.forward
+        self.own = module.__dict__.get("forward")  # where the instance has one beside its class
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or id(self.module) not in getattr(_thread, "armed", ()):
+            return self.forward(*args, **kwargs)
+        _thread.armed.discard(id(self.module))
+        output = self.forward(*args, **kwargs)
+        _record(self.module, args, kwargs, output)
+        return output
+
+
+_forward_lock = threading.Lock()
+_calls_at_work: dict[int, int] = {}  # by id of the layer: several threads may call the same one
+
+
+@contextmanager
+def _recording_forward(module: nn.Module) -> Iterator[None]:
+    key = id(module)
+    with _forward_lock:
+        if key not in _calls_at_work:
+            module.__dict__["forward"] = _RecordingForward(module)
+        _calls_at_work[key] = _calls_at_work.get(key, 0) + 1
     try:
-        return _torch_call(module, *args, **kwargs)
+        yield
     finally:
-        hooked.discard(id(module))
-        handle.remove()
+        with _forward_lock:
+            _calls_at_work[key] -= 1
+            if not _calls_at_work[key]:
+                del _calls_at_work[key]
+                recorder = module.__dict__.get("forward")
+                if isinstance(recorder, _RecordingForward):  # else somebody has set another meanwhile
+                    del module.__dict__["forward"]
+                    if recorder.own is not None:
+                        module.__dict__["forward"] = recorder.own
 
 
 def _record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
