@@ -32,6 +32,7 @@ from torch import Tensor, nn
 import randeigen.torch
 from randeigen import timing as bench
 from randeigen.lab.models import convnet
+from randeigen.torch import group_verdict
 from studies.provenance import made_with
 
 TIME_LIMIT, MEMORY_LIMIT = 3.0, 2.0
@@ -103,10 +104,10 @@ def step(method: str, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], An
     criterion = nn.CrossEntropyLoss(reduction="none")
     judge = randeigen.RandEigen(0.05)
 
-    def weigh(table: Tensor) -> Tensor:
-        labels = randeigen.torch.judge.as_groups(None, len(table))
-        verdict = randeigen.torch.judge.judge(table.double().cpu().numpy(), judge, labels)
-        return torch.as_tensor(verdict.weights).to(table)
+    def weigh(gram: Tensor) -> Tensor:
+        labels = group_verdict.as_groups(None, len(gram))
+        verdict = group_verdict.judge(gram.double().cpu().numpy(), judge, labels)
+        return torch.as_tensor(verdict.weights).to(gram)
 
     def plain() -> None:
         model.zero_grad()
