@@ -16,9 +16,7 @@ import randeigen
 from fuzz.inputs import Case, more
 from fuzz.world import Failure, attempt, expect, place, unchanged, world
 from randeigen.errors import RandEigenError
-from randeigen.rules import MIXERS
-from randeigen.rules import NNM
-from randeigen.rules import RULES
+from randeigen.rules import MIXERS, NNM, RULES, Rule
 
 Rng = np.random.Generator
 
@@ -131,13 +129,13 @@ def mistakes(case: Case) -> str:
         def call() -> Any:
             rule: Any = made(**told, **parameters)
             return randeigen.aggregate(
-                rows, rule=rule if hasattr(rule, "weigh") else rule | RULES["mean"](f=0)
+                rows, rule=rule if isinstance(rule, Rule) else rule | RULES["mean"](f=0)
             )
 
         case = _named(case, f"{made} {told} {parameters}")
     elif kind == "name":
-        from randeigen.registry import build_rule
         from randeigen.cli.exit_codes import UsageError
+        from randeigen.registry import build_rule
 
         text = "+".join(str(name) for name in rng.choice([*MIXERS, *RULES, "x", "krum:spare=x", ""], 3))
         text = text if rng.random() < 0.5 else "nnm+" * int(rng.choice([5, 40, 3000])) + "krum"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from randeigen.cli.rule_listing import FAMILIES, SHARED, Page, _lower, by_worst, numbers, pages
+from randeigen.cli.rule_listing import FAMILIES, Page, _lower, by_worst, numbers, pages
 from randeigen.lab.rule_study import DEFAULT, told_to
 
 
@@ -14,9 +14,9 @@ def catalogue() -> str:
     """One section per family, one entry per rule, as markdown."""
     lines: list[str] = []
     known = pages()
-    for family in FAMILIES:
+    for family, shared in FAMILIES.items():
         lines += [f"## {family}", ""]
-        lines += [SHARED[family], ""] if SHARED[family] else []
+        lines += [shared, ""] if shared else []
         for page in known.values():
             if page.family == family and page.fixed:  # another page's class, with a parameter set
                 lines += [f"`{page.name}` is `{page.call()}`.", ""]

@@ -17,7 +17,7 @@ import randeigen
 from randeigen.errors import BadRows, MissingExtra
 from randeigen.provenance import commit
 from randeigen.provenance import versions as core_versions
-from randeigen.types import Rule
+from randeigen.rules import Rule
 
 MIN_TIMED_SECONDS = 4.0  # seconds spent on one rule once it has run at least once
 DTYPES = ("float16", "bfloat16", "float32", "float64")

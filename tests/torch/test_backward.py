@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import randeigen.torch  # noqa: E402
 from nets import ZOO, Encoder, Make, cnn, jacobian, losses_of, mlp  # noqa: E402
-from randeigen import BadFraction, BadRows, RandEigen, TooManyCorrupt, rules
+from randeigen import BadParameter, BadRows, RandEigen, TooManyCorrupt, rules
 from randeigen.torch.autograd_graph import read
 from randeigen.torch.group_verdict import MIN_GROUP_SIZE
 
@@ -435,7 +435,7 @@ def test_an_input_overwritten_since_is_noticed() -> None:
 def test_rules_that_make_no_sense_are_refused_before_any_pass(options: Any) -> None:
     model, x, y = classifier(10)
     losses = each(model, x, y)
-    with pytest.raises(BadFraction):
+    with pytest.raises(BadParameter):
         randeigen.torch.backward(losses, model, **options)
     randeigen.torch.backward(losses, model, eps=0.1)  # the graph is still whole
 

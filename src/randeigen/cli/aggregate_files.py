@@ -18,7 +18,8 @@ from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit
 from randeigen.rows.formats import shown, storage
 from randeigen.rows.write import coded
-from randeigen.types import Aggregate, Progress, Rule
+from randeigen.rules import Rule
+from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
 
 LOST = "no usable file: "  # how the door begins its reasons
 
@@ -31,8 +32,8 @@ class AggregateOptions:
     eps: float | None
     f: int | None
     seed: int | None
-    geometry: str
-    on_excess: str
+    geometry: GeometryKind
+    on_excess: OnExcess
 
 
 class Judged(NamedTuple):
@@ -100,7 +101,7 @@ def check_form(out: str, dtypes: Mapping[str, str]) -> None:
 def _opened(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
     """The files as rows: which arrays most of them hold is known, no number is read yet."""
     try:
-        return as_rows(paths, multiple=getattr(rule, "chunk", 1), visit=visit)
+        return as_rows(paths, multiple=rule.block_multiple(), visit=visit)
     except BadRows as error:
         # Formats are settled, so this is about content: no structure is shared by most files. As f is
         # less than half of them, more than f must be corrupt.

@@ -32,7 +32,7 @@ from randeigen.provenance import versions
 from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import replacing
-from randeigen.types import Rule
+from randeigen.rules import Rule
 
 SCHEMA = "randeigen-audit/1"
 LARGEST = 2**28  # bytes; a million files need less

@@ -7,24 +7,16 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import Facts
 
-# By the module a rule lives in: the family's name, and what its members have in common.
+# The families in the order they are listed, and what the members of each have in common.
 FAMILIES = {
-    "The default": ("randeigen",),
-    "Spectral filters": ("balanced", "published", "spectral", "zhu", "chunked"),
-    "Distances": ("krum", "trusted", "subset_search"),
-    "Centres": ("mean", "geometric_median", "clipping"),
-    "Column by column": ("coordinatewise",),
-    "Small by nature": ("tukey", "semidefinite"),
-    "Mixed first": ("preaggregation",),
-}
-SHARED = {
     "The default": "",
-    "Spectral filters": "Rows are judged by how far out they stand along the widest direction of the cloud.",
+    "Spectral filters": "Rows are scored by their projections on the top direction of the cloud.",
     "Distances": "Rows are chosen by their distances to other rows, or to one that the caller trusts.",
     "Centres": "A centre on which each row's pull is bounded; and the plain mean, on which it is not.",
     "Column by column": "Each column on its own. Their certificate leans on RandEigen's mean of the rows.",
@@ -77,21 +69,20 @@ def pages() -> dict[str, Page]:
     """Every rule and mixer by its name, family by family."""
     found = [_page(name, make, "rule") for name, make in RULES.items()]
     found += [_page(name, make, "mixer") for name, make in MIXERS.items()]
-    order = list(FAMILIES)
+    order = [*FAMILIES, *(page.family for page in found)]  # a new family comes last
     return {page.name: page for page in sorted(found, key=lambda page: order.index(page.family))}
 
 
 def _page(name: str, make: Callable[..., Any], kind: str) -> Page:
-    made: Any = getattr(make, "func", make)
-    module = made.__module__.rsplit(".", 1)[-1]
-    family = next(family for family, modules in FAMILIES.items() if module in modules)
-    fixed = dict(getattr(make, "keywords", {}))
+    made: Any = make.func if isinstance(make, partial) else make
+    fixed = make.keywords if isinstance(make, partial) else {}
     takes = {
         p.name: (str(p.annotation), "" if p.default is p.empty else str(p.default))
         for p in inspect.signature(make).parameters.values()
         if p.name not in ("eps", "f", *fixed)
     }
-    return Page(name, family, kind, made.__name__, fixed, takes, made.facts, inspect.cleandoc(made.__doc__))
+    doc = inspect.cleandoc(made.__doc__)
+    return Page(name, made.family, kind, made.__name__, dict(fixed), takes, made.facts, doc)
 
 
 def by_worst(standings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -14,7 +14,7 @@ from randeigen.geometry.lanczos import Operator, top_of_operator
 from randeigen.geometry.pivot import magnitudes
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator
-from randeigen.types import Array, Block, Mask, Spread
+from randeigen.types import Array, Block, Mask, TopDirection
 
 LINES_AT_ONCE = 512  # of the table that are added to at a time
 
@@ -74,7 +74,7 @@ class WideGramGeometry(GramGeometry):
 
     beyond: Mask | None = None  # (n,) rows further out than the table says; None: there are none
 
-    def top_direction(self, weights: Array) -> Spread:
+    def top_direction(self, weights: Array) -> TopDirection:
         """The widest direction of the weighted cloud."""
         apply, project, alone = self._operators(weights)
         top = top_of_operator(apply, self.start)
@@ -82,7 +82,7 @@ class WideGramGeometry(GramGeometry):
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
-    ) -> Spread:
+    ) -> TopDirection:
         """The paper's power iteration."""
         apply, project, _ = self._operators(weights)
         return top_direction_by_power(apply, project, apply(rng.standard_normal(self.n)), steps, weights)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from randeigen.errors import BadRows
+from randeigen.rules import Rule
 from randeigen.torch.autograd_graph import as_recorded
 from randeigen.torch.gradients.factors import PIECE, PerExampleGradient, summed
 from randeigen.torch.gram import check_gradient, measure, plan_for
 from randeigen.torch.group_verdict import BatchVerdict, as_groups, as_rule, judge
 from randeigen.torch.plan import GramPlan
-from randeigen.types import Array, Rule
+from randeigen.types import Array, OnExcess
 
 
 def backward(
@@ -27,7 +28,7 @@ def backward(
     groups: Any = None,
     directions: bool = False,
     seed: int | None = None,
-    on_excess: str = "raise",
+    on_excess: OnExcess = "raise",
 ) -> BatchVerdict:
     """Add the robust average of the examples' gradients to `.grad`, in place of `losses.mean().backward()`.
 

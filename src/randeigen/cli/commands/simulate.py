@@ -24,8 +24,7 @@ from randeigen.cli.console import console, print_line
 from randeigen.cli.exit_codes import INTERRUPTED, UsageError, exit_on_error, print_error
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
 from randeigen.registry import build_rule, parameters, parse
-from randeigen.rules import RULES
-from randeigen.types import Rule
+from randeigen.rules import RULES, Rule
 
 if TYPE_CHECKING:
     from randeigen.lab import FederatedConfig, FederatedRecord, RoundMetrics, RoundSnapshot
