@@ -18,7 +18,7 @@ from randeigen.rules.randeigen import (
     weighted_median,
     without_negligible,
 )
-from randeigen.types import Array, Geometry, Spread, Stop, Verdict
+from randeigen.types import Array, Geometry, Stop, TopDirection, Verdict
 
 TINY = float(np.finfo(float).tiny)
 
@@ -67,11 +67,11 @@ class SoftFilter:
             mass = without_negligible(mass * (1 - share))
         return masses, variances
 
-    def share(self, spread: Spread, mass: Array) -> Array:
+    def share(self, spread: TopDirection, mass: Array) -> Array:
         """(n,) what each row loses."""
         live = mass > 0
-        middle = 0.0 if self.centre == "mean" else weighted_median(spread.places[live], mass[live])
-        away = np.where(live, abs(spread.places - middle), 0.0)
+        middle = 0.0 if self.centre == "mean" else weighted_median(spread.projections[live], mass[live])
+        away = np.where(live, abs(spread.projections - middle), 0.0)
         return np.asarray((away / max(away.max(), TINY)) ** self.sharpness)
 
     def say(self, masses: Array, variances: Array, bounds: Array) -> Array:

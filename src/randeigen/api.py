@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from randeigen import pipeline
-from randeigen.errors import BadFraction, BadParameter
+from randeigen.errors import BadFraction
 from randeigen.prior_weights import MAX_CLAIM_RATIO
-from randeigen.rules import RandEigen
-from randeigen.types import Aggregate, Progress, Rule
+from randeigen.rules import RandEigen, Rule
+from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
 
 
 def aggregate(
@@ -18,8 +18,8 @@ def aggregate(
     f: int | None = None,
     rule: Rule | None = None,
     seed: int | None = None,
-    geometry: str = "auto",
-    on_excess: str = "raise",
+    geometry: GeometryKind = "auto",
+    on_excess: OnExcess = "raise",
     row_weights: Any = None,
     cap: float = MAX_CLAIM_RATIO,
     progress: Progress | None = None,
@@ -48,15 +48,9 @@ def aggregate(
             "give exactly one of eps (the fraction of rows you fear), f (their number) and rule; "
             f"found {' and '.join(found) or 'none of them'}."
         )
-    if rule is None:
-        rule = RandEigen(eps, f)
-    elif isinstance(rule, type) or not callable(getattr(rule, "weigh", None)):
-        raise BadParameter(
-            f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2)."
-        )
     return pipeline.run(
         rows,
-        rule,
+        RandEigen(eps, f) if rule is None else pipeline.check_rule(rule),
         seed=seed,
         geometry=geometry,
         on_excess=on_excess,

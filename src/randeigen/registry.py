@@ -11,8 +11,7 @@ from typing import Any
 
 from randeigen.errors import BadParameter
 from randeigen.rules import MIXERS, RULES
-from randeigen.rules.base import MAX_STAGES
-from randeigen.types import Rule
+from randeigen.rules.base import MAX_STAGES, Rule
 
 DEFAULT = "randeigen"
 LONGEST = 2000  # characters of a name, parameters and all

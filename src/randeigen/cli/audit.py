@@ -33,7 +33,7 @@ from randeigen.provenance import versions
 from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import replacing
-from randeigen.types import Rule
+from randeigen.rules import Rule
 
 SCHEMA = "randeigen-audit/1"
 MAX_AUDIT_BYTES = 2**28  # a million files need less

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import median
 from randeigen.geometry.lanczos import Operator, Top, binary_exponent, power_iteration
-from randeigen.types import Array, Spread
+from randeigen.types import Array, TopDirection
 
 
 def squared_distances_of(squares: Array, inner: Array) -> Array:
@@ -25,26 +25,26 @@ def project_rows(scaled: Array, half: Array, vector: Array) -> Array:
     return np.asarray(np.dot(scaled, vector) / np.where(half > 0, half, 1.0))
 
 
-def top_direction_of(top: Top, projected: Array, weights: Array, alone: Array) -> Spread:
+def top_direction_of(top: Top, projected: Array, weights: Array, alone: Array) -> TopDirection:
     if not 0 < top.value < math.inf:
-        return Spread(top.value, np.zeros(weights.size), allowance=top.allowance)
+        return TopDirection(top.value, np.zeros(weights.size), allowance=top.allowance)
     live = weights > 0
     places = np.where(live, projected / math.sqrt(top.value), 0.0)
-    return Spread(top.value, places, median(alone[live]), top.allowance)
+    return TopDirection(top.value, places, median(alone[live]), top.allowance)
 
 
 def top_direction_by_power(
     apply: Operator, project: Operator, start: Array, steps: int, weights: Array
-) -> Spread:
+) -> TopDirection:
     peak = float(abs(start).max())
     vector = power_iteration(apply, np.ldexp(start, -binary_exponent(peak)), steps)
     image = apply(vector)
     length = float(vector @ image)  # of the direction the rows' combination `vector` points in, squared
     if not 0 < length < math.inf:
-        return Spread(max(length, 0.0), np.zeros(weights.size))
+        return TopDirection(max(length, 0.0), np.zeros(weights.size))
     places = np.where(weights > 0, project(vector) / math.sqrt(length), 0.0)
     size = math.ldexp(0.5, math.frexp(length)[1])  # its squares may overflow
-    return Spread(float((image / size) @ (image / size)) / (length / size) * size, places)
+    return TopDirection(float((image / size) @ (image / size)) / (length / size) * size, places)
 
 
 Index: TypeAlias = NDArray[np.intp]

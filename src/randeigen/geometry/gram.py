@@ -32,7 +32,7 @@ from randeigen.geometry.products import (
     scaled_products,
     unlike_pivot,
 )
-from randeigen.types import Array, Block, Mask, Spread
+from randeigen.types import Array, Block, Mask, TopDirection
 
 CENTRING_ROUNDING = (
     2.0**-48
@@ -53,24 +53,27 @@ class GramGeometry:
     floor: float = 0.0  # squared lengths below this may have vanished
     beyond: Mask | None = None  # (n,) rows further out than the table says; None: there are none
     partial: ClassVar[bool] = False
+    coordinates: ClassVar[None] = None
+    origin: ClassVar[None] = None
+    check: ClassVar[None] = None
 
     @property
     def n(self) -> int:
         """How many rows."""
         return self.prior_weights.size
 
-    def top_direction(self, weights: Array) -> Spread:
+    def top_direction(self, weights: Array) -> TopDirection:
         """The widest direction of the weighted cloud, to working precision."""
         scaled, half = self._covariance(weights)
         whole = float(scaled.trace())
         if whole <= CENTRING_ROUNDING * self._mean_square(weights):  # rounding is all there is
-            return Spread(max(whole, 0.0), np.zeros(self.n))
+            return TopDirection(max(whole, 0.0), np.zeros(self.n))
         top = top_of_covariance(scaled, half, self.start)
         return top_direction_of(top, project_rows(scaled, half, top.vector), weights, scaled.diagonal())
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
-    ) -> Spread:
+    ) -> TopDirection:
         """The paper's power iteration, run where it has the same iterates: among the rows."""
         scaled, half = self._covariance(weights)
         # A Gaussian start g in d dimensions is seen by the rows as X·g, whose covariance is X·Xᵀ.

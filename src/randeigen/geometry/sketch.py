@@ -23,7 +23,7 @@ from randeigen.geometry.pivot import centre, magnitudes, sampled
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.projection import EPS_JL, GaussianProjection, SparseProjection, distortion
 from randeigen.geometry.strips import along, combined, covariance, mixed, products, squares
-from randeigen.types import Array, Block, Mask, Spread
+from randeigen.types import Array, Block, Mask, TopDirection
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +48,16 @@ class SketchGeometry:
     partial: ClassVar[bool] = False
 
     @property
+    def coordinates(self) -> NDArray[Any]:
+        """(n, k) the points themselves."""
+        return self.points
+
+    @property
     def n(self) -> int:
         """How many rows."""
         return self.prior_weights.size
 
-    def top_direction(self, weights: Array) -> Spread:
+    def top_direction(self, weights: Array) -> TopDirection:
         """The widest direction of the weighted cloud; no n×n table is formed."""
         if self.points.shape[1] <= MAX_DENSE_ROWS:
             return self._widest_of_few_columns(weights)
@@ -62,7 +67,7 @@ class SketchGeometry:
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
-    ) -> Spread:
+    ) -> TopDirection:
         """The paper's power iteration on Cov(Y), from a Gaussian start in its k dimensions."""
         apply, project = self._operators(weights)
         half = np.sqrt(weights / weights.sum())
@@ -135,13 +140,13 @@ class SketchGeometry:
 
         return lambda vector: half * project(vector), project
 
-    def _widest_of_few_columns(self, weights: Array) -> Spread:
+    def _widest_of_few_columns(self, weights: Array) -> TopDirection:
         w = weights / weights.sum()
         mean = combined(self.points, w)
         top = top_dense(covariance(self.points, w, mean), np.resize(self.start, (mean.size, 1)))
         places = along(self.points, top.vector) - mean @ top.vector
         alone = self._alone(weights)[weights > 0]
-        return Spread(top.value, np.where(weights > 0, places, 0.0), median(alone), top.allowance)
+        return TopDirection(top.value, np.where(weights > 0, places, 0.0), median(alone), top.allowance)
 
     def _alone(self, weights: Array) -> Array:
         """(n,) each row's weight times its squared distance from the mean."""

@@ -14,7 +14,7 @@ from randeigen.geometry.lanczos import Operator, top_of_operator
 from randeigen.geometry.pivot import magnitudes
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator
-from randeigen.types import Array, Block, Spread
+from randeigen.types import Array, Block, TopDirection
 
 LINES_AT_ONCE = 512  # of the table that are added to at a time
 
@@ -72,7 +72,7 @@ class WideGramAccumulator(SketchAccumulator):
 class WideGramGeometry(GramGeometry):
     """The exact table, whose weighted covariance is applied to vectors but never formed."""
 
-    def top_direction(self, weights: Array) -> Spread:
+    def top_direction(self, weights: Array) -> TopDirection:
         """The widest direction of the weighted cloud."""
         apply, project, alone = self._operators(weights)
         top = top_of_operator(apply, self.start)
@@ -80,7 +80,7 @@ class WideGramGeometry(GramGeometry):
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
-    ) -> Spread:
+    ) -> TopDirection:
         """The paper's power iteration."""
         apply, project, _ = self._operators(weights)
         return top_direction_by_power(apply, project, apply(rng.standard_normal(self.n)), steps, weights)

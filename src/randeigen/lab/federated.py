@@ -26,8 +26,8 @@ from randeigen.lab.servers import SERVERS, Server, State
 from randeigen.lab.stacked_model import StackedModel, Tensor
 from randeigen.lab.stacked_sgd import Data
 from randeigen.lab.tasks import TASKS, Task
-from randeigen.rules import RULES
-from randeigen.types import Aggregate, Rule
+from randeigen.rules import RULES, Rule
+from randeigen.types import Aggregate
 
 Attack: TypeAlias = UpdateAttack | ClientAttack
 PARTITION, START, WHO, HONEST, MALICE, COINS = range(6)  # what randomness is for; each has its own
@@ -159,7 +159,7 @@ class Federation:
             if look:
                 look(RoundSnapshot(t, rows, m, result))
         # A median, say, gives no client a weight: it judges every column on its own.
-        weights_of = None if result is None or hasattr(self.rule, "merge") else result.weights
+        weights_of = None if result is None or not result.is_weighted_mean else result.weights
         rates = {name: self.rate(weights, *trial) for name, trial in self.success_sets.items()}
         moment = RoundMetrics(
             round=t,

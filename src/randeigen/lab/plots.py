@@ -9,7 +9,7 @@ from typing import Any
 
 from randeigen import plotting
 from randeigen.lab.results import FederatedRecord, RoundMetrics
-from randeigen.rules import RULES
+from randeigen.rules import RULES, rule_class
 
 # Okabe and Ito's palette: told apart with any common colour blindness, and by dashes without colour.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -31,8 +31,8 @@ COURSES: Mapping[str, Course] = {
 
 def weighs(rule: str) -> bool:
     """Whether a rule gives whole clients weights; a median, say, judges every column on its own."""
-    maker = RULES.get(rule.rpartition("+")[2].partition(":")[0])
-    return not hasattr(getattr(maker, "func", maker), "merge")
+    name = rule.rpartition("+")[2].partition(":")[0]
+    return name not in RULES or not rule_class(name).by_column
 
 
 def draw_runs(folder: str | os.PathLike[str], records: Sequence[FederatedRecord]) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class ArrayRows:
         self.n: int = int(table.shape[0])
         self.d: int = int(table.shape[1])
         self.lost: Mapping[int, str] = {}
+        self.carries = False
         self._work = working([table.dtype])
         turned = is_tensor(table) and table.is_neg()  # its memory holds the negative of its numbers
         self._views = self._table.dtype == self._work and not turned
@@ -57,6 +58,10 @@ class ArrayRows:
         """A fresh vector of the same dtype, on the same device."""
         vector = empty((self.d,), self._table.dtype, self._table)
         return OutputBuffer(Layout([(self.d,)]), [vector], lambda weights: vector)
+
+    def changed(self) -> Sequence[int]:
+        """None: nobody but the caller can write to them."""
+        return ()
 
 
 def check_array(table: Any) -> None:

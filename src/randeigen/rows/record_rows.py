@@ -93,6 +93,10 @@ class RecordRows:
 
         return OutputBuffer(self._layout, leaves, settle)
 
+    def changed(self) -> Sequence[int]:
+        """None: nobody but the caller can write to them."""
+        return ()
+
     def _carry(self, k: int, weights: Weights) -> Any:
         """One integer or bool leaf, settled by the rows that have weight."""
         alive = [row for row in self._rows if weights[row] > 0]
