@@ -130,7 +130,7 @@ def check_parameters(stage: Any) -> None:
     NaN and infinity are numbers here. What a parameter may be beyond its type the rule itself knows.
     """
     for each in fields(stage):
-        value, kind = getattr(stage, each.name), str(each.type)
+        value, kind = vars(stage)[each.name], str(each.type)
         if each.name in ("eps", "f") or kind not in PARAMETER_TYPES or (value is None and "None" in kind):
             continue
         types, words = PARAMETER_TYPES[kind]

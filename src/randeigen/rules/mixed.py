@@ -206,7 +206,7 @@ def _assumed_by_all(rule: Rule, n: int) -> int:
     while isinstance(rule, Mixed):
         stages.append(rule.pre)
         rule = rule.rule
-    f = max(stage.assumed_corrupt(n) for stage in (*stages, rule))
+    f = max(rule.assumed_corrupt(n), *(stage.assumed_corrupt(n) for stage in stages))
     for stage in stages:
         n = stage.leaves(n, f)
     replace(rule, eps=None, f=f).assumed_corrupt(n)
