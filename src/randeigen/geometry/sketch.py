@@ -22,7 +22,7 @@ from randeigen.geometry.lanczos import Operator, top_of_operator
 from randeigen.geometry.pivot import centre, magnitudes, sampled
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.projection import EPS_JL, GaussianProjection, SparseProjection, distortion
-from randeigen.geometry.strips import along, combined, covariance, mixed, products, squares
+from randeigen.geometry.point_sums import along, combined, covariance, mixed, products, squares
 from randeigen.types import Array, Block, Mask, Spread
 
 
