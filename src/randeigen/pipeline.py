@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.parallel import single_threaded_blas
+from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify
 from randeigen.combine import NeedsFullPass, RowSizes, combine, merge_columns
 from randeigen.diagnostics import MergedDistance, cut_together, distance_to_mean, note_on
@@ -114,7 +115,7 @@ def _judge(
     prior, told = prior_weights_of(None if claimed is None else claimed[alive], cap, assumed.f, alive.size)
     table = table.take(alive).with_prior_weights(prior)
     with single_threaded_blas(alive.size):
-        verdict, f = weighed(rule, table, assumed, np.random.default_rng([seed, 4]))
+        verdict, f = weighed(rule, table, assumed, np.random.default_rng([seed, Stream.RULE]))
     notes = (*assumed.notes, *told, *unsure(assumed, f, alive.size))
     return _Case(rule, f, table, verdict, usable, assumed, notes)
 

@@ -129,7 +129,7 @@ def test_rows_may_be_picked_and_mixed_as_in_full_space() -> None:
 def test_table_entries_are_right_to_1e_5_in_float32() -> None:
     rows = gaussian(20, 60_000).astype(np.float32)
     exact = rows.astype(np.float64) @ rows.T.astype(np.float64)
-    table = geometry_of(rows).table[:-1, :-1]  # type: ignore[attr-defined]
+    table = geometry_of(rows).gram[:-1, :-1]  # type: ignore[attr-defined]
     scale = np.sqrt(np.outer(exact.diagonal(), exact.diagonal()))
     assert (abs(table - exact) / scale).max() < 1e-5
 

@@ -12,8 +12,8 @@ from randeigen.backend.chunking import (
     DEVICE_COPY_BLOCKS,
     DEVICE_VIEW_COLUMNS,
     HOST_VIEW_BLOCKS,
-    strip_width,
-    strips,
+    block_columns,
+    block_width,
 )
 from randeigen.errors import BadRows
 from randeigen.rows.layout import Layout
@@ -44,11 +44,11 @@ class ArrayRows:
         """Views of the caller's own numbers where the dtype allows, else casts into one buffer."""
         shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
         if self._views:
-            for columns in strips(*shape):
+            for columns in block_columns(*shape):
                 yield columns, self._table[:, columns]
             return
-        buffer = empty((self.n, strip_width(*shape)), self._work, self._table)
-        for columns in strips(*shape):
+        buffer = empty((self.n, block_width(*shape)), self._work, self._table)
+        for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
             copy(block, self._table[:, columns])
             yield columns, block

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import strip_width, strips
+from randeigen.backend.chunking import block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
 from randeigen.rows.formats.headers import FORMATS, Survey
@@ -71,11 +71,11 @@ class FileRows:
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """Strips read into one buffer; lost rows are NaN."""
         shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
-        buffer = np.empty((self.n, strip_width(*shape)), self._work)
+        buffer = np.empty((self.n, block_width(*shape)), self._work)
         self._known = set(self._lost)
         with self._reader() as reader:
             self._read_carried(reader)
-            for columns in strips(*shape):
+            for columns in block_columns(*shape):
                 block = buffer[:, : columns.stop - columns.start]
                 pieces = self._layout.pieces(columns)
                 for row in range(self.n):
@@ -192,7 +192,7 @@ class FileRows:
         if self._carried is not None:
             out[:] = rule(self._carried[k][rows], weights[rows])
             return
-        for columns in strips(len(out), len(rows), 8, self._budget // 8):
+        for columns in block_columns(len(out), len(rows), 8, self._budget // 8):
             read = {}
             for row in rows:
                 try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import apart, copy, in_memory
+from randeigen.backend.arrays import apart, as_writable_array, copy
 from randeigen.rows.layout import Layout
 from randeigen.types import Weights
 
@@ -22,7 +22,7 @@ class OutputBuffer:
 
     def __init__(self, layout: Layout, leaves: Sequence[Any], settle: Callable[[Weights], Any]) -> None:
         self._layout = layout
-        self._flat = [in_memory(leaf).reshape(-1) for leaf in leaves]
+        self._flat = [as_writable_array(leaf).reshape(-1) for leaf in leaves]
         self._settle = settle
 
     def write(self, columns: slice, values: Any) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.arrays import as_array, copy, dtype_name, empty, flat, gather, kind, on_host, working
-from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, strip_width, strips
+from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
 from randeigen.rows.layout import Layout
@@ -66,11 +66,11 @@ class RecordRows:
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """Strips copied into one buffer, across as many leaves as fit."""
         shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
-        buffer = empty((self.n, strip_width(*shape)), self._work, self._like)
+        buffer = empty((self.n, block_width(*shape)), self._work, self._like)
         alive, gone = list(self._rows), list(self.lost)
         if gone:
             buffer[gone] = math.nan
-        for columns in strips(*shape):
+        for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
             for piece in self._layout.pieces(columns):
                 leaf = self._averaged[piece.leaf]
@@ -100,7 +100,7 @@ class RecordRows:
         rule = majority if kind(rows[0].dtype) == "bool" else lower_median
         out = empty(tuple(rows[0].shape), rows[0].dtype, rows[0])
         line = out.reshape(-1)
-        for columns in strips(len(line), len(rows), 8, self._budget // 8) if len(line) else ():
+        for columns in block_columns(len(line), len(rows), 8, self._budget // 8) if len(line) else ():
             parts = [flat(row, columns.start, columns.stop) for row in rows]
             values = np.stack([as_array(part) for part in parts])
             copy(line[columns], rule(values, weights[alive]))
