@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -17,12 +17,24 @@ from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify
 from randeigen.combine import NeedsFullPass, RowSizes, combine, merge_columns
 from randeigen.diagnostics import MergedDistance, cut_together, distance_to_mean, note_on
-from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
+from randeigen.errors import BadFraction, BadParameter, BadRows, TooManyCorrupt
 from randeigen.geometry import measure
 from randeigen.geometry.partial import measure_partly, statistic_needed
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.rows import as_rows
-from randeigen.types import Aggregate, Array, Block, Geometry, Mask, Progress, Rows, Rule, Verdict
+from randeigen.types import (
+    Aggregate,
+    Array,
+    Block,
+    Geometry,
+    GeometryKind,
+    Mask,
+    OnExcess,
+    Progress,
+    Rows,
+    Rule,
+    Verdict,
+)
 
 
 def run(
@@ -30,15 +42,15 @@ def run(
     rule: Rule,
     *,
     seed: int | None = None,
-    geometry: str = "auto",
-    on_excess: str = "raise",
+    geometry: GeometryKind = "auto",
+    on_excess: OnExcess = "raise",
     row_weights: Any = None,
     cap: float = MAX_CLAIM_RATIO,
     progress: Progress | None = None,
 ) -> Aggregate:
     """Aggregate `rows` by `rule`, and certify. Reads them twice: once to measure, once to average."""
-    if on_excess not in ("raise", "drop"):
-        raise BadRows(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
+    if on_excess not in get_args(OnExcess):
+        raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
     source = as_rows(rows, multiple=getattr(rule, "chunk", 1))
     f = rule.assumed_corrupt(source.n)
     stated = max(f, getattr(rule, "stated_corrupt", rule.assumed_corrupt)(source.n))

@@ -18,7 +18,7 @@ from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit
 from randeigen.rows.formats import shown, storage
 from randeigen.rows.write import coded
-from randeigen.types import Aggregate, Progress, Rule
+from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress, Rule
 
 LOST = "no usable file: "  # how the door begins its reasons
 
@@ -31,8 +31,8 @@ class AggregateOptions:
     eps: float | None
     f: int | None
     seed: int | None
-    geometry: str
-    on_excess: str
+    geometry: GeometryKind
+    on_excess: OnExcess
 
 
 class Judged(NamedTuple):

@@ -8,6 +8,8 @@ float64. Neither costs another reading.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 
 from randeigen.backend.arrays import as_host_array
@@ -17,9 +19,9 @@ from randeigen.geometry.gram import GramAccumulator
 from randeigen.geometry.projection import CHECK_HASHES, GaussianProjection, SparseProjection, jl_width
 from randeigen.geometry.sketch import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
-from randeigen.types import Geometry, Progress, Rows
+from randeigen.types import Geometry, GeometryKind, Progress, Rows
 
-KINDS = ("auto", "gram", "sketch", "gaussian")
+KINDS = get_args(GeometryKind)
 MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least this many times its columns
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 NOT_FINITE = "not finite: it holds NaN or infinity"
@@ -40,7 +42,7 @@ def measure(
         geometry = accumulator.geometry()
         squared_norms = geometry.squared_norms()
     unusable = {int(i): TOO_LARGE for i in np.flatnonzero(~np.isfinite(squared_norms))}
-    unusable |= {int(i): NOT_FINITE for i in np.flatnonzero(not_finite)} | dict(rows.lost)
+    unusable |= {int(i): NOT_FINITE for i in np.flatnonzero(not_finite)} | dict(rows.unusable)
     return geometry, dict(sorted(unusable.items()))
 
 

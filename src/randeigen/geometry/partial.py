@@ -69,7 +69,7 @@ def statistic_needed(rule: Rule, rows: Rows) -> str:
     asked: str = getattr(rule, "needs", "table")
     # Integers are settled by weights, and a rule that merges columns has none without the table.
     carried = getattr(rows, "carries", False) and hasattr(rule, "merge")
-    return "table" if rows.lost or carried else asked
+    return "table" if rows.unusable or carried else asked
 
 
 def measure_partly(rows: Rows, asked: str, trusted: int | None = None) -> PartialGeometry | None:

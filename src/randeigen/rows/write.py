@@ -25,7 +25,7 @@ Path = str | os.PathLike[str]
 def write_answer(path: Path, answer: Any, dtypes: Mapping[str, str] | None = None) -> None:
     """Write an array, a list of arrays or a mapping of them to .safetensors, .npz or .npy.
 
-    `dtypes` (see `Files.dtypes`) names the arrays to store as BF16, which only safetensors can hold.
+    `dtypes` (see `FileRows.dtypes`) names the arrays to store as BF16, which only safetensors can hold.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix == ".npy":
@@ -56,7 +56,7 @@ def named(answer: Any) -> dict[str, Any]:
     return found
 
 
-def on_paper(leaf: Any) -> NDArray[Any]:
+def as_stored_array(leaf: Any) -> NDArray[Any]:
     """A leaf as a contiguous numpy array; bfloat16 widened to float32."""
     if is_tensor(leaf):
         leaf = leaf.detach().cpu()
@@ -73,7 +73,7 @@ def write_npy(path: Path, answer: Any) -> None:
     """One array, in numpy's own format."""
     if isinstance(answer, (Mapping, list, tuple)):
         raise BadRows(f"{os.fspath(path)} holds one array, found {len(answer)}; write .npz or .safetensors.")
-    array = on_paper(answer)
+    array = as_stored_array(answer)
     with replacing(path) as file:
         np.lib.format.write_array(file, array, allow_pickle=False)
 
@@ -83,7 +83,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, leaf in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, on_paper(leaf), allow_pickle=False)
+                np.lib.format.write_array(member, as_stored_array(leaf), allow_pickle=False)
 
 
 def write_safetensors(
@@ -108,14 +108,14 @@ def write_safetensors(
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in places:
-            file.write(stored(on_paper(tensors[name]), codes[name]).tobytes())
+            file.write(stored(as_stored_array(tensors[name]), codes[name]).tobytes())
 
 
 def coded(name: str, leaf: Any, asked: str | None) -> str:
     """The code a leaf is stored under, if safetensors has one."""
     if name == "__metadata__":
         raise BadRows("cannot write an array named '__metadata__'; safetensors keeps that name for itself.")
-    code = asked or code_of(on_paper(leaf).dtype.newbyteorder("<"))
+    code = asked or code_of(as_stored_array(leaf).dtype.newbyteorder("<"))
     if code not in CODES:
         raise BadRows(f"safetensors cannot hold {name!r} of dtype {code}; write .npz, or cast it first.")
     return code

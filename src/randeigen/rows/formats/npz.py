@@ -14,9 +14,9 @@ from randeigen.rows.formats import Deflated, Entry, LeafOffset, UnreadableFile, 
 from randeigen.rows.formats.io import Inflater, read_bytes, stamp_of
 
 STORED, DEFLATED = 0, 8
-LOCAL_HEADER = 30
-FIRST_BYTES = 2**9  # of a member: its local header, its name and its npy header, as a rule
-PADDING = 2**10  # bytes between two members, for alignment or a data descriptor
+LOCAL_HEADER = 30  # bytes
+FIRST_BYTES = 2**9  # bytes of a member that hold its local header, its name and its npy header, as a rule
+MAX_PADDING = 2**10  # bytes between two members, for alignment or a data descriptor
 END = struct.Struct("<4s4H2IH")
 END_64 = struct.Struct("<4sQ2H2I4Q")
 LOCATOR_64 = struct.Struct("<4sIQI")
@@ -62,7 +62,7 @@ def inspect(file: FileIO) -> list[Entry]:
         entries.append(entry(file, member, start, head[start - member.at :]))
     check_spans(spans)
     payload = sum(member.stored for member in members) + extent(file)
-    if size > payload + PADDING * (len(members) + 64):
+    if size > payload + MAX_PADDING * (len(members) + 64):
         raise UnreadableFile(f"has {size:,} bytes, of which {payload:,} are arrays and their directory")
     return entries
 
@@ -199,7 +199,7 @@ def entry(file: FileIO, member: Member, start: int, head: bytes) -> Entry:
 
 
 def check_spans(spans: list[tuple[int, int]]) -> None:
-    """Refused if members share bytes, as those of archives made to explode do."""
+    """UnreadableFile if members share bytes, as those of archives made to explode do."""
     at = 0
     for start, stop in sorted(spans):
         if start < at:
