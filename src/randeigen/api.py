@@ -180,7 +180,8 @@ def aggregate(
     if rule is None:
         rule = RandEigen(eps, f)
     elif not callable(getattr(rule, "weigh", None)):
-        raise BadParameter(f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2).")
+        advice = "give a value such as randeigen.rules.Krum(eps=0.2)"
+        raise BadParameter(f"rule={rule!r} is not a rule; {advice}.")
     return pipeline.run(
         rows,
         rule,

@@ -247,7 +247,7 @@ class TestCallersMistakes:
             randeigen.aggregate(rows)
 
     def test_a_rule_that_is_none(self, rows: np.ndarray) -> None:
-        with pytest.raises(BadFraction, match="not a rule"):
+        with pytest.raises(BadParameter, match="not a rule"):
             randeigen.aggregate(rows, rule="krum")  # type: ignore[arg-type]
 
     def test_unknown_options(self, rows: np.ndarray) -> None:

@@ -16,6 +16,7 @@ from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.sketch import SketchGeometry
 from randeigen.rows import as_rows
 from randeigen.types import Geometry
+from shapes import Shape
 
 
 def widest_in_full_space(rows: np.ndarray, weights: np.ndarray) -> tuple[float, np.ndarray]:
@@ -52,15 +53,6 @@ def test_short_rows_are_their_own_small_space() -> None:
 
 
 def test_few_rows_are_measured_exactly_and_many_are_sketched() -> None:
-    class Shape:
-        lost: dict[int, str] = {}  # noqa: RUF012
-
-        def __init__(self, n: int, d: int) -> None:
-            self.n, self.d = n, d
-
-        def blocks(self) -> list[object]:
-            return []
-
     assert isinstance(measure(Shape(100, 2**18))[0], GramGeometry)  # type: ignore[arg-type]
     wide = measure(Shape(1300, 2**18))[0]  # type: ignore[arg-type]
     assert isinstance(wide, SketchGeometry)

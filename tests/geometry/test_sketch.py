@@ -19,6 +19,7 @@ from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.rows import as_rows
 from randeigen.rows.array_rows import ArrayRows
+from shapes import Shape
 
 KINDS = ["sketch", "gaussian"]
 
@@ -136,15 +137,6 @@ def test_no_seed_breaks_the_certificate_of_a_forced_sketch(kind: str, n: int, d:
 
 
 def test_a_sketchs_certificate_is_measured_on_a_table_that_had_no_part_in_the_verdict() -> None:
-    class Shape:
-        lost: dict[int, str] = {}  # noqa: RUF012
-
-        def __init__(self, n: int, d: int) -> None:
-            self.n, self.d = n, d
-
-        def blocks(self) -> list[object]:
-            return []
-
     def made(n: int, d: int) -> object:
         return measure(Shape(n, d))[0]  # type: ignore[arg-type]
 
