@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from file_bytes import NUMBERS, npy_bytes, npy_header, safetensors_bytes, whole, zip_bytes
-from randeigen.errors import BadRows
+from randeigen.errors import BadParameter, BadRows
 from randeigen.rows import as_rows, write_answer, write_safetensors
 from randeigen.rows import write as save
 from randeigen.rows.formats import CODES, Deflated
@@ -604,19 +604,19 @@ def test_tensors_and_lists_can_be_written_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "message"),
+    ("name", "answer", "error", "message"),
     [
-        ("x.pt", np.ones(3), "ends in .safetensors"),
-        ("x.npy", {"a": np.ones(3)}, "holds one array, found 1"),
-        ("x.safetensors", {"a": np.ones(3, np.longdouble)}, "write .npz"),
-        ("x.safetensors", {"__metadata__": np.ones(3)}, "keeps that name"),
-        ("x.npz", {"a": np.array([None])}, "cannot write dtype object"),
+        ("x.pt", np.ones(3), BadParameter, "ends in .safetensors"),
+        ("x.npy", {"a": np.ones(3)}, BadParameter, "holds one array, found 1"),
+        ("x.safetensors", {"a": np.ones(3, np.longdouble)}, BadRows, "write .npz"),
+        ("x.safetensors", {"__metadata__": np.ones(3)}, BadRows, "keeps that name"),
+        ("x.npz", {"a": np.array([None])}, BadRows, "cannot write dtype object"),
     ],
 )
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(
-    name: str, answer: Any, message: str, tmp_path: Path
+    name: str, answer: Any, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadRows, match=message):
+    with pytest.raises(error, match=message):
         write_answer(tmp_path / name, answer)
     assert list(tmp_path.iterdir()) == []
 

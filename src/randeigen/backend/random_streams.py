@@ -1,4 +1,4 @@
-"""The random streams drawn from one seed: each purpose has an integer of its own, so none sees another's."""
+"""The random streams of one seed: each purpose has an integer of its own, so that none repeats another."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class GramGeometry(MeasuredGeometry):
     ) -> TopDirection:
         """The paper's power iteration, run where it has the same iterates: among the rows."""
         covariance, root_weights = self._covariance(weights)
-        # A Gaussian start g in d dimensions is seen by the rows as X·g, whose covariance is X·Xᵀ.
+        # A Gaussian start g in d dimensions appears to the rows as X·g, whose covariance is X·Xᵀ.
         start = covariance @ rng.standard_normal(self.n)
         project = partial(project_rows, covariance, root_weights)
         return top_direction_by_power(covariance.__matmul__, project, start, steps, weights)
@@ -133,7 +133,7 @@ class GramGeometry(MeasuredGeometry):
         return covariance, root_weights
 
 
-SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this lost nothing to underflow, by item size
+SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this are exact but for rounding, by item size
 LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # sums of smaller squares over all blocks fit a float64
 GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are

@@ -59,8 +59,8 @@ def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int, visit: V
     if len(paths) == len(classes):
         raise BadRows(
             f"more than half of the rows must share one form, found {len(paths):,} paths and "
-            f"{len(classes):,} others: row {min(paths)} is a path, row {min(classes)} a {classes[min(classes)]}; "
-            "pass all rows in one form."
+            f"{len(classes):,} others: row {min(paths)} is a path, row {min(classes)} a "
+            f"{classes[min(classes)]}; pass all rows in one form."
         )
     others = {row: f"unlike most rows: it is a {name}, most rows are paths" for row, name in classes.items()}
     try:
