@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clouds import HONEST, gaussian
 from randeigen.backend.arrays import median
+from randeigen.backend.random_streams import Stream
 from randeigen.geometry import measure, projection
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.sketch import SketchGeometry
@@ -149,3 +150,15 @@ def test_the_median_is_numpys_and_leaves_the_values_as_they_were(n: int) -> None
     before = values.copy()
     assert median(values) == np.median(values)
     np.testing.assert_array_equal(values, before)
+
+
+def test_random_streams_keep_their_integers_so_that_recorded_seeds_replay() -> None:
+    assert {name: int(stream) for name, stream in Stream.__members__.items()} == {
+        "GAUSSIAN_PROJECTION": 1,
+        "SPARSE_PROJECTION": 2,
+        "MEASUREMENT": 3,
+        "RULE": 4,
+        "CHECK_PROJECTION": 5,
+        "TORCH_RULE": 5,
+        "CHECK_MEASUREMENT": 6,
+    }
