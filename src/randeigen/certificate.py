@@ -35,6 +35,26 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
     choosing the weights: the direction in which the mean was moved does not depend on its random numbers,
     and this one direction is all that it has to keep. Up to 2,048 rows it is the exact Gram matrix; beyond,
     a second sketch, and the claim fails with a probability below 1e-6 (`projection.distortion`).
+
+    Args:
+        geometry: The geometry of the rows, from `randeigen.geometry.measure`.
+        weights: (n,) the weights of any mean of these rows, however they were chosen.
+        f: How many of the n rows may be corrupt.
+
+    Returns:
+        The bound, 0 or more; inf where there is none.
+
+    Raises:
+        BadFraction: `f` is no whole number from 0 to n.
+        BadRows: The weights are not n finite numbers from 0, or this is no geometry.
+
+    Example:
+        >>> import numpy as np, randeigen
+        >>> from randeigen.geometry import measure
+        >>> from randeigen.rows import as_rows
+        >>> geometry, unusable = measure(as_rows(np.eye(4)))
+        >>> round(randeigen.certify(geometry, np.ones(4), f=1), 3)  # sqrt(1/3 · 1/4)
+        0.289
     """
     weights = _checked(geometry, weights, f)
     measured = geometry.check or geometry

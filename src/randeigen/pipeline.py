@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from randeigen.backend.parallel import single_threaded_blas
+from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify
 from randeigen.combine import NeedsFullPass
 from randeigen.diagnostics import cut_together, distance_to_mean, note_on
@@ -38,7 +39,6 @@ from randeigen.types import (
     Verdict,
 )
 
-RULE_STREAM = 4  # the random stream, beside the seed, that rules draw from
 MAX_ROWS_NAMED = 8  # unusable rows named in an error or a note
 
 
@@ -67,7 +67,7 @@ def run(
     usable = _usable(source)
     index = np.flatnonzero(usable)
     prior, notes = prior_weights_of(None if claims is None else claims[index], cap, assumed.f, index.size)
-    cloud, rng = whole.take(index).with_prior_weights(prior), np.random.default_rng([seed, RULE_STREAM])
+    cloud, rng = whole.take(index).with_prior_weights(prior), np.random.default_rng([seed, Stream.RULE])
     judgement = judge(cloud, rule, index, assumed, rng)
     verdict, by_column = judgement.verdict, judgement.decision.combine is not None
     groups: list[Index] = []
@@ -111,7 +111,7 @@ def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
 def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> Any:
     whole = source.measure(want, rule.geometry, seed, rule.trusted)
     assumed, usable = assume(f, source.n, source.unusable), _usable(source)
-    index, rng = np.flatnonzero(usable), np.random.default_rng([seed, RULE_STREAM])
+    index, rng = np.flatnonzero(usable), np.random.default_rng([seed, Stream.RULE])
     judgement = judge(whole.take(index), rule, index, assumed, rng, certificate=False)
     mean = source.combine(judgement, usable).mean
     _refuse_changes(source)

@@ -70,7 +70,7 @@ class StreamedRows:
         self._unmeasured = False
         self.n = rows.n
         self.carries = rows.carries
-        self.unusable: Mapping[int, str] = rows.lost
+        self.unusable: Mapping[int, str] = rows.unusable
 
     def measure(
         self,
@@ -81,7 +81,7 @@ class StreamedRows:
         progress: Progress | None = None,
     ) -> Geometry:
         """Pass 1. Rows that plain sums cannot measure get the whole measurement, whatever is wanted."""
-        if want is not Statistic.GRAM and not self._rows.lost:
+        if want is not Statistic.GRAM and not self._rows.unusable:
             partial = measure_partly(self._rows, want, trusted)
             if partial is not None:
                 self._unmeasured = want is Statistic.NONE

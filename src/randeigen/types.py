@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class Rows(Protocol):
 
     n: int
     d: int
-    lost: Mapping[int, str]  # rows that could not be read, and why: they count as corrupt
+    unusable: Mapping[int, str]  # rows that could not be read, and why: they count as corrupt
     carries: bool  # whether they hold integers or bools, which weights settle by vote
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
@@ -255,22 +255,40 @@ class Verdict:
         return self.far_outliers
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Mean = TypeVar("Mean", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    Mean = TypeVar("Mean", covariant=True)
+
+
 @dataclass(frozen=True)
-class Aggregate:
+class Aggregate(Generic[Mean]):
     """The answer, and everything needed to trust, question or replay it.
 
-    `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that close
-    to the mean of the honest rows alone at the same weights, and may be further from their plain mean.
-    It is inf where f is half or more of the usable rows, or holds all the weight; 0 where f is 0.
+    `Aggregate[M]` is one whose mean is an M: `aggregate` returns the form that it was given.
 
-    `distance_to_mean`: how far the answer is from the plain mean of all usable rows, which is what robustness
-    cost if every row is honest. An estimate where the rows were sketched.
-
-    `is_weighted_mean`: whether `weights` made the mean, as verdict.scale · Σ wᵢ xᵢ. Where a rule works column
-    by column they are a reference (RandEigen's, as a rule), on whose mean the certificate leans.
+    Attributes:
+        mean: The answer, in the form, dtype and device of most rows.
+        weights: (n,) the weight of each row, from 0; they sum to 1.
+        bias_bound: f corrupt rows can have moved the answer by at most this at these weights: it is that
+            close to the mean of the honest rows alone at the same weights, and may be further from their
+            plain mean. It is inf where f is half or more of the usable rows, or holds all the weight; 0
+            where f is 0.
+        verdict: What the rule decided, round by round.
+        seed: The seed that was used; it replays the call.
+        f: How many of all rows were assumed corrupt: the f given, or ceil(eps·n).
+        unusable: Rows that could not be measured at all, and why: each used up one of the f.
+        distance_to_mean: How far the answer is from the plain mean of all usable rows, which is what
+            robustness cost if every row is honest. An estimate where the rows were sketched.
+        is_weighted_mean: Whether `weights` made the mean, as verdict.scale · Σ wᵢ xᵢ. Where a rule works column
+            by column they are a reference (RandEigen's, as a rule), on whose mean the certificate leans.
     """
 
-    mean: Any  # in the caller's own form
+    mean: Mean  # in the caller's own form
     weights: Weights
     bias_bound: float
     verdict: Verdict

@@ -213,8 +213,8 @@ def apart(stored: str, recomputed: str) -> str | None:
     largest = furthest = 0.0
     with np.errstate(all="ignore"):
         for _, block in rows.blocks():
-            if rows.lost:
-                return f"cannot be read as an answer: {next(iter(rows.lost.values()))}"
+            if rows.unusable:
+                return f"cannot be read as an answer: {next(iter(rows.unusable.values()))}"
             if not np.isfinite(block).all():
                 return "holds numbers that are not finite"
             largest = max(largest, float(np.abs(block).max(initial=0.0)))

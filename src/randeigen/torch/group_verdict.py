@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.geometry.base import ENTRY_ROUNDING, START_DIRECTIONS
 from randeigen.geometry.gram import GramGeometry
@@ -158,7 +159,7 @@ def judge(
     lost = dict(sorted({**lost, **(unusable or {})}.items()))
     usable[list(lost)] = False
     seen = _unit_gram(table, norms) if directions else table
-    rng = np.random.default_rng([seed, 5])
+    rng = np.random.default_rng([seed, Stream.TORCH_RULE])
     weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
     found: list[Group] = []
     notes: list[str] = []
