@@ -106,13 +106,12 @@ def _command() -> Any:
 
 def write_updates(folder: Path, seed: int) -> Path:
     """The first round under the back-door attack, one file for each client; the liars' come first."""
-    from randeigen.cli.commands import attacks
     from randeigen.lab import FederatedConfig, Federation
 
     *_, attack = ATTACKS
     spec = FederatedConfig(attack=attack, eps=LIARS / CLIENTS, clients=CLIENTS, seed=seed)
-    lab = Federation.of(spec, None, attacks.build(attack), None, None, "cpu")
-    rows = lab.rows(1, lab.scene.first, *lab.who(1))
+    lab = Federation.of(spec)
+    rows = lab.rows(1, lab.info.initial_weights, *lab.participants(1))
     folder.mkdir(parents=True, exist_ok=True)
     for number, pieces in enumerate(zip(*lab.model.split(rows), strict=True)):
         sent = {name: piece.numpy() for name, piece in zip(lab.model.names, pieces, strict=True)}
@@ -165,12 +164,12 @@ def _short(records: Sequence[FederatedRecord]) -> Part:
 
 
 def _part(folder: Path, title: str, records: Sequence[FederatedRecord]) -> Part:
-    from randeigen.lab.html_page import Part, told_of
+    from randeigen.lab.html_page import Part, summarise
 
     lied = records[0].history[-1].liars > 0
     kinds = ("accuracy", "asr", "weight", "trigger", "clients-*") if lied else ("accuracy",)
     pictures = [path for kind in kinds for path in sorted(folder.glob(f"{kind}.png"))]
-    return Part(title, told_of(records), (), pictures)
+    return Part(title, summarise(records), (), pictures)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,11 @@ import typer
 from rich import box
 from rich.table import Table
 
-from randeigen import plotting
-from randeigen.cli.commands import attacks
+from randeigen import attacks, plotting
 from randeigen.cli.console import console, print_line
-from randeigen.cli.exit_codes import INTERRUPTED, UsageError, exit_on_error, print_error
+from randeigen.cli.exit_codes import INTERRUPTED, exit_on_error, print_error
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
-from randeigen.registry import build_rule, parameters, parse
-from randeigen.rules import RULES
+from randeigen.registry import build_rule
 from randeigen.types import Rule
 
 if TYPE_CHECKING:
@@ -89,10 +87,8 @@ def simulate(
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with exit_on_error():
-        from randeigen.lab import SERVERS, TASKS, FederatedConfig
+        from randeigen.lab import FederatedConfig, servers, tasks
 
-        if task not in TASKS:
-            raise UsageError(f"there is no task {task!r}; known are {', '.join(TASKS)}.")
         asked = FederatedConfig(
             task=task,
             attack=attack,
@@ -111,10 +107,11 @@ def simulate(
             calm=calm,
             server=server,
         )
-        values: dict[str, Any] = {"attack": attacks.build(attack), "server": parse(server, SERVERS, "server")}
+        values: dict[str, Any] = {"attack": attacks.build(attack), "server": servers.build(server)}
         values["device"] = device
-        chosen = TASKS[task]()
-        names = dict.fromkeys(_with_sigma(name, chosen.sigma) for name in rule or ["mean", "randeigen"])
+        chosen = tasks.build(task)
+        named = rule or ["mean", "randeigen"]
+        names = dict.fromkeys(replace(asked, rule=name).resolve(chosen).rule for name in named)
         rules = {name: build_rule(name, eps if feared is None else feared, None) for name in names}
         if values["attack"] is not None and int(eps * clients + 1e-9) == 0:
             print_error(f"Note: {eps:g} of {clients} clients is nobody, so nobody lies; give more of either.")
@@ -135,15 +132,6 @@ def simulate(
         else:
             show_records(records)
             print_line(f"Look at {page}; records and pictures lie beside it.")
-
-
-def _with_sigma(name: str, sigma: float) -> str:
-    """FILTERING and NO-REGRET must be told the honest variance; the task knows it."""
-    last = name.rpartition("+")[2]
-    rule = RULES.get(last.partition(":")[0])
-    if rule is None or not {"sigma", "chunk"} <= set(parameters(rule)) or "sigma=" in last:
-        return name
-    return f"{name}{',' if ':' in last else ':'}sigma={sigma:g}"
 
 
 def _record(
@@ -168,21 +156,21 @@ def _record(
 def _draw(folder: Path, records: list[FederatedRecord], values: dict[str, Any]) -> Path:
     """All pictures of these runs, and the page that holds them."""
     from randeigen.lab import Federation
-    from randeigen.lab.attack_gallery import draw_triggers, shown
-    from randeigen.lab.html_page import Part, told_of, write_page
+    from randeigen.lab.attack_gallery import draw_triggers, trigger_columns
+    from randeigen.lab.html_page import Part, summarise, write_page
     from randeigen.lab.plots import draw_runs
 
     spec = records[0].spec
     pictures = draw_runs(folder, records)
     trigger = folder / "trigger.png"
-    if columns := shown(Federation.of(replace(spec, rule="mean"), task=None, rule=None, **values)):
+    if columns := trigger_columns(Federation.of(replace(spec, rule="mean"), **values)):
         draw_triggers(trigger, {spec.attack: columns})
         pictures.append(trigger)
     else:
         trigger.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
     portraits = [folder / f"clients-{_stem(record.spec)}.png" for record in records]
     pictures += [portrait for portrait in portraits if portrait.exists()]
-    parts = [Part("What happened", told_of(records), records, pictures)]
+    parts = [Part("What happened", summarise(records), records, pictures)]
     lead = f"{spec.clients} clients, {spec.rounds} rounds, seed {spec.seed}: " + " against ".join(
         record.spec.rule for record in records
     )
@@ -228,13 +216,11 @@ def _live(spec: FederatedConfig) -> Callable[[RoundMetrics], None]:
 
 def _portrait(folder: Path, spec: FederatedConfig) -> Callable[[RoundSnapshot], None]:
     """Draws who sent what, in the middle of the run."""
-    from randeigen.lab.plots import weighs
-
-    marks = "" if weighs(spec.rule) else "; marks as RandEigen would have it"
 
     def look(seen: RoundSnapshot) -> None:
         if seen.round != (spec.calm + spec.rounds + 1) // 2 or not bool(seen.rows.isfinite().all()):
             return
+        marks = "" if seen.client_weights is not None else "; marks as RandEigen would have it"
         corrupt = np.arange(len(seen.rows)) < seen.liars if seen.liars else None
         plotting.draw_clients(
             folder / f"clients-{_stem(spec)}.png",

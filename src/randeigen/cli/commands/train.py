@@ -16,10 +16,10 @@ import typer
 from rich import box
 from rich.table import Table
 
+from randeigen import attacks
 from randeigen.cli.console import console, print_line
 from randeigen.cli.exit_codes import INTERRUPTED, exit_on_error, print_error
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
-from randeigen.registry import parse
 
 if TYPE_CHECKING:
     from randeigen.attacks.base import DataPoison
@@ -85,9 +85,9 @@ def train(
     with exit_on_error():
         from randeigen.lab.config import CentralizedConfig
         from randeigen.lab.poison_plots import draw_training
-        from randeigen.lab.poisoned_setup import POISONS, task_named
+        from randeigen.lab.poisoned_setup import task_named
 
-        poisoner = parse(attack, POISONS, "attack")
+        poisoner = attacks.build_poison(attack)
         names = dict.fromkeys(defence or ["none", "suspects"])
         specs = [
             CentralizedConfig(task, attack, name, eps, epochs, seed, start, batch, rate) for name in names
