@@ -8,13 +8,15 @@ ifneq ($(wildcard ../shared/data),)
 export RANDEIGEN_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test fuzz lint types check clean
+.PHONY: help demo test fuzz lint format types check docs package clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    see it work: a federation under attack, in a table and one page"
-	@echo "make test    run the tests            make lint    ruff"
+	@echo "make test    run the tests            make lint    ruff: rules and format"
 	@echo "make check   lint, types and tests    make types   mypy"
+	@echo "make format  ruff formats the code    make docs    the documentation site, into site/"
+	@echo "make package sdist and wheel, checked, into dist/"
 	@echo "make fuzz    hostile inputs, many (ARGS='--inputs 1000000 --out record.json')"
 	@echo "make clean   remove caches and outputs (.venv stays)"
 
@@ -29,6 +31,11 @@ fuzz: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-lint
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: $(VENV)/.installed-lint
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
 
 types: $(VENV)/.installed-lint
 	$(PY) -m mypy
@@ -39,8 +46,16 @@ check:
 	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory test
 
+docs: $(VENV)/.installed-docs
+	$(PY) -m mkdocs build --strict
+
+package: $(VENV)/.installed-release
+	rm -rf dist
+	$(PY) -m build
+	$(PY) -m twine check --strict dist/*
+
 clean:
-	rm -rf build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf build dist site demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pins are for Python 3.11 and newer; older ones take what pip resolves.

@@ -1,6 +1,6 @@
 """What moves a backdoor among unlike clients? DBA on digits, dealt out by Dirichlet(0.1), five seeds.
 
-    python benchmarks/backdoors_among_unlike_clients.py [--seeds 0 1 2 3 4] [--out results/unlike.json]
+    python -m benchmarks.backdoors_among_unlike_clients [--seeds 0 1 2 3 4] [--out results/unlike.json]
 
 The less alike honest clients are, the wider their cloud, and the more hides in it. Beside the rule and what
 it fears, what is varied is the cloud itself: smaller local steps, more images for each client. A last
@@ -17,10 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from randeigen import timing as bench
 from randeigen.lab import FederatedConfig, run
 from randeigen.rows.write import replacing
 from studies.documents import redraw
+from studies.provenance import made_with
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "laboratory.md"
 SLOWER = {"rate": 0.05, "rounds": 60}  # a quarter of the task's rate, twice the rounds
@@ -80,7 +80,7 @@ def main() -> int:
         for name, case in CASES.items():
             print(f"  {name}", file=sys.stderr, flush=True)
             found[name] = [played(case, seed) for seed in options.seeds]
-        record = {"cases": found, "seeds": options.seeds, "made_with": bench.versions()}
+        record = {"cases": found, "seeds": options.seeds, "made_with": made_with()}
         with replacing(options.out) as file:
             file.write((json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
     redraw(PAGE, {"unlike": table(found)})

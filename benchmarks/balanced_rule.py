@@ -1,7 +1,7 @@
 """What the balanced rule costs where nobody searches: on the grid of docs/departures.md, and in training.
 
-    python benchmarks/balanced_rule.py [--parts grid training] [--out results/balanced.json]
-    python benchmarks/balanced_rule.py --redraw    # only the tables of the document, from the record
+    python -m benchmarks.balanced_rule [--parts grid training] [--out results/balanced.json]
+    python -m benchmarks.balanced_rule --redraw    # only the tables of the document, from the record
 
 Grid: kinds of cloud × eps × attacks, n = 100, one seed. Training: a rule that gives an honest minority its
 part gives it to a corrupt one that looks like it, round after round; backdoors on digits, dealt out by
@@ -19,12 +19,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from randeigen import timing as bench
 from randeigen.lab import FederatedConfig, run
 from randeigen.registry import build_rule as rule_named
 from randeigen.rows.write import replacing
 from studies.departures import Summary, judge, on_table, settings
 from studies.documents import redraw
+from studies.provenance import made_with
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "departures.md"
 ATTACKS = {"dba": "DBA", "mra:boost=1": "MRA, boost 1"}
@@ -55,7 +55,7 @@ def training() -> dict[str, Any]:
             runs[rule][attack] = [played(attack, rule, seed) for seed in SEEDS]
             print(attack, rule, runs[rule][attack], file=sys.stderr, flush=True)
     asked = {"task": "digits", "clients": CLIENTS, "rounds": ROUNDS, "eps": EPS, "partition": "dirichlet 0.3"}
-    return {**asked, "seeds": list(SEEDS), "runs": runs, "made_with": bench.versions()}
+    return {**asked, "seeds": list(SEEDS), "runs": runs, "made_with": made_with()}
 
 
 def grid() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def grid() -> dict[str, Any]:
         for rule, contestant in enter.items():
             found[rule].append(judge(contestant, cell))
     rules = {rule: asdict(Summary.of(records)) for rule, records in found.items()}
-    return {"seeds": [GRID], "rules": rules, "made_with": bench.versions()}
+    return {"seeds": [GRID], "rules": rules, "made_with": made_with()}
 
 
 PARTS = {"grid": grid, "training": training}

@@ -1,6 +1,6 @@
 """What f senders gain who claim a billion examples: `row_weights` capped, capped and mixed, or not used.
 
-    python benchmarks/claimed_weights_cannot_decide.py
+    python -m benchmarks.claimed_weights_cannot_decide
 
 Prints the table of docs/threat-model.md in about a minute: the largest distance of the answer from the honest
 mean (plain or by honest counts, whichever is nearer), in honest spreads. Exits 1 if with claims capped and

@@ -1,6 +1,6 @@
 """Every rule that byzfl has too is faster here, and needs a fraction of the memory.
 
-    python benchmarks/faster_than_byzfl.py [--rule Krum ...] [--repeats 15] [--work] [--out FILE]
+    python -m benchmarks.faster_than_byzfl [--rule Krum ...] [--repeats 15] [--work] [--out FILE]
 
 n = 50, d = 262,144, float32, f = 10 rows shifted. Like is compared with like: `rule(rows)` beside byzfl's
 call, both giving the vector alone; `certified` is what `randeigen.aggregate` takes, which adds weights and
@@ -37,6 +37,7 @@ import randeigen
 from randeigen import rules
 from randeigen import timing as bench
 from studies.documents import redraw
+from studies.provenance import made_with as core_made_with
 
 sys.modules["byzfl.benchmark"] = types.ModuleType("byzfl.benchmark")  # it needs a torchvision of its own
 import byzfl  # noqa: E402
@@ -246,7 +247,7 @@ def table(found: list[dict[str, Any]]) -> str:
 def made_with() -> dict[str, str]:
     from importlib.metadata import version
 
-    return {**bench.versions(), "byzfl": version("byzfl")}
+    return {**core_made_with(), "byzfl": version("byzfl")}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Do the laboratory's claims hold on MNIST and Fashion-MNIST? Trains every cell of the study.
 
-    python benchmarks/federations_under_attack.py --device cuda --partition iid --rounds 100 --cells NEW.jsonl
-    python benchmarks/federations_under_attack.py --collect CELLS.jsonl... --out results/federations.json
+    python -m benchmarks.federations_under_attack --device cuda --partition iid --rounds 100 --cells NEW.jsonl
+    python -m benchmarks.federations_under_attack --collect CELLS.jsonl... --out results/federations.json
 
 Every finished cell becomes a line of the file at once, so a run that was stopped goes on where it was;
 --seconds stops it by itself. Processes share a GPU better under NVIDIA's MPS (nvidia-cuda-mps-control -d).
@@ -21,7 +21,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from randeigen import timing as bench
 from randeigen.lab.results import versions
 from randeigen.rows.write import replacing
 from studies.documents import redraw
@@ -37,6 +36,7 @@ from studies.federations import (
     play,
     table,
 )
+from studies.provenance import made_with
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "laboratory.md"
 DATA = ["mnist", "fashion-mnist"]
@@ -110,7 +110,7 @@ def one(cell: Cell, device: str, until: float = math.inf) -> dict[str, Any] | No
         return None
     began = time.perf_counter()
     found = play(cell, device, until)
-    made = versions(device) | bench.versions()
+    made = versions(device) | made_with()
     return found | {"seconds": time.perf_counter() - began, "versions": made}
 
 

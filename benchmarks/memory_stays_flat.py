@@ -1,6 +1,6 @@
 """A 20 × 2^24 float32 memmap is aggregated within 64 MB of private memory beyond the answer.
 
-    python benchmarks/memory_stays_flat.py [--out results/memory.json]
+    python -m benchmarks.memory_stays_flat [--out results/memory.json]
 
 Private memory: pages of the mapped file belong to the page cache and are not counted. Exits 1 above 64 MB.
 """
@@ -17,6 +17,7 @@ import numpy as np
 
 import randeigen
 from randeigen import timing as bench
+from studies.provenance import made_with
 
 N, LIMIT_MB = 20, 64.0
 
@@ -49,9 +50,7 @@ def main() -> int:
             found[d] = extra_mb(d, Path(folder))
             print(f"{N} × {d:>10,} float32 memmap: {found[d]:5.1f} MB beyond the answer", flush=True)
     if options.out:
-        options.out.write_text(
-            json.dumps({"extra_mb": found, "n": N, "made_with": bench.versions()}, indent=1)
-        )
+        options.out.write_text(json.dumps({"extra_mb": found, "n": N, "made_with": made_with()}, indent=1))
     return 0 if max(found.values()) <= LIMIT_MB else 1
 
 

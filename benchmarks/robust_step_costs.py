@@ -1,6 +1,6 @@
 """A robust training step costs at most 3 plain steps and 2 times their memory.
 
-    python benchmarks/robust_step_costs.py [--device cuda] [--only cnn] [--out results/robust-step-cpu.json]
+    python -m benchmarks.robust_step_costs [--device cuda] [--only cnn] [--out results/robust-step-cpu.json]
 
 Three nets: the paper's CNN at batch 128, a ResNet-18 with GroupNorm at batch 64 (32×32 images), a 6-layer
 encoder of BERT's size at batch 32 (128 tokens). Beside the plain step and `randeigen.torch.backward` stand
@@ -32,6 +32,8 @@ from torch import Tensor, nn
 import randeigen.torch
 from randeigen import timing as bench
 from randeigen.lab.models import convnet
+from randeigen.torch import group_verdict
+from studies.provenance import made_with
 
 TIME_LIMIT, MEMORY_LIMIT = 3.0, 2.0
 SEED = 0
@@ -102,10 +104,10 @@ def step(method: str, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], An
     criterion = nn.CrossEntropyLoss(reduction="none")
     judge = randeigen.RandEigen(0.05)
 
-    def weigh(table: Tensor) -> Tensor:
-        labels = randeigen.torch.judge.as_groups(None, len(table))
-        verdict = randeigen.torch.judge.judge(table.double().cpu().numpy(), judge, labels)
-        return torch.as_tensor(verdict.weights).to(table)
+    def weigh(gram: Tensor) -> Tensor:
+        labels = group_verdict.as_groups(None, len(gram))
+        verdict = group_verdict.judge(gram.double().cpu().numpy(), judge, labels)
+        return torch.as_tensor(verdict.weights).to(gram)
 
     def plain() -> None:
         model.zero_grad()
@@ -198,7 +200,8 @@ def measure_all(net: str, methods: list[str], device: str, what: str, budget: fl
 
 def elsewhere(net: str, methods: list[str], device: str, what: str, budget: float) -> dict[str, Any]:
     """The same in another process. Large blocks go back to the system when freed: the peak is the step's."""
-    command = [sys.executable, __file__, "--device", device, "--one", net, what, str(budget)]
+    command = [sys.executable, "-m", "benchmarks.robust_step_costs"]
+    command += ["--device", device, "--one", net, what, str(budget)]
     command += ["--methods", *methods]
     small = {"MALLOC_MMAP_THRESHOLD_": "131072"} if what == "memory" else {}
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **small})
@@ -246,7 +249,7 @@ def main() -> int:
             "limits": [TIME_LIMIT, MEMORY_LIMIT],
             "held": kept,
         }
-        options.out.write_text(json.dumps({**record, "made_with": bench.versions()}, indent=1))
+        options.out.write_text(json.dumps({**record, "made_with": made_with()}, indent=1))
     return 0 if kept else 1
 
 

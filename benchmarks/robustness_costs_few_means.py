@@ -1,6 +1,6 @@
 """Robust averaging costs a few plain means, linear in d, and 50 times less than the published algorithm.
 
-    python benchmarks/robustness_costs_few_means.py [--device cuda] [--out results/cost-cpu.json]
+    python -m benchmarks.robustness_costs_few_means [--device cuda] [--out results/cost-cpu.json]
 
 Exits 1 if slower than claimed. Run it with nothing else running: a busy core shows up as a factor of ten.
 """
@@ -18,6 +18,7 @@ from randeigen import RandEigen, rules
 from randeigen import timing as bench
 from randeigen.geometry import measure
 from randeigen.rows import as_rows
+from studies.provenance import made_with
 
 CLAIMS = {"cpu": (2**18, 8.0), "cuda": (2**26, 3.0)}  # d, and the means it may cost at n = 100, float32
 GROWTH = {"cpu": [2**k for k in range(16, 25)], "cuda": [2**k for k in range(20, 27)]}
@@ -40,10 +41,10 @@ def main() -> int:
         print(f"  {text}", file=sys.stderr, flush=True)
 
     compared = {"randeigen": RandEigen(0.1), "plain mean, certified": rules.Mean(0.1)}
-    timings = bench.time_rules(compared, 100, d, device=options.device, repeats=options.repeats, tell=tell)
+    timings = bench.time_rules(compared, 100, d, device=options.device, repeats=options.repeats, report=tell)
     if options.device == "cpu":
         published = {"as published": RandEigen.as_published(0.1)}
-        timings += bench.time_rules(published, 100, d, device="cpu", repeats=1, tell=tell)
+        timings += bench.time_rules(published, 100, d, device="cpu", repeats=1, report=tell)
     growth = []
     for width in GROWTH[options.device]:
         rows = GROWTH_ROWS[options.device]
@@ -53,7 +54,7 @@ def main() -> int:
             width,
             device=options.device,
             repeats=options.repeats,
-            tell=tell,
+            report=tell,
         )
     held = {"means": timings[0].means, "limit": limit, "slope": bench.slope(growth[-5:])}
     if options.device == "cpu":
@@ -68,9 +69,8 @@ def main() -> int:
     for claim, value in held.items():
         print(f"{claim}: {value:.3g}")
     if options.out:
-        options.out.write_text(
-            json.dumps(bench.record(timings, growth=[vars(g) for g in growth], held=held), indent=1)
-        )
+        record = bench.record(timings, growth=[vars(g) for g in growth], held=held)
+        options.out.write_text(json.dumps(record | {"made_with": made_with()}, indent=1))
     # On a GPU the smaller sizes are launches and waiting, not growth; there the slope is only told.
     linear = options.device == "cuda" or 0.9 <= held["slope"] <= 1.1
     kept = held["means"] <= limit and linear and held["table error"] <= 1e-5

@@ -1,6 +1,6 @@
 """What one hostile file in ten, or ten in a hundred, can make a server spend: at most 2 and 3 honest calls.
 
-    python benchmarks/what_a_file_can_cost.py [--out results/file_costs.json]
+    python -m benchmarks.what_a_file_can_cost [--out results/file_costs.json]
 
 Honest and hostile calls are of the same number of files; times are the least of several, in processor time.
 Exits 1 where a ratio is above its limit.
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import randeigen
-from randeigen import timing as bench
 from randeigen.rows import write_answer
+from studies.provenance import made_with
 
 SHAPES = {"body": (256, 256), "head": (64, 256)}
 CROWDS = ((10, 1, 2.0), (100, 10, 3.0))  # files, hostile ones among them, the most they may cost
@@ -181,7 +181,7 @@ def main() -> int:
                     flush=True,
                 )
     if options.out:
-        record = {"limits": CROWDS, "shapes": SHAPES, "cases": found, "made_with": bench.versions()}
+        record = {"limits": CROWDS, "shapes": SHAPES, "cases": found, "made_with": made_with()}
         options.out.write_text(json.dumps(record, indent=1))
     return 1 if over else 0
 

@@ -1,7 +1,7 @@
 """How far an attacker who searches moves each rule, beside what no rule can be below.
 
-    python benchmarks/what_a_search_reaches.py [--seed 3] [--budget 120] [--rule NAME ...] [--out RECORD.json]
-    python benchmarks/what_a_search_reaches.py --redraw    # only the table of the document, from the record
+    python -m benchmarks.what_a_search_reaches [--seed 3] [--budget 120] [--rule NAME ...] [--out RECORD.json]
+    python -m benchmarks.what_a_search_reaches --redraw    # only the table of the document, from the record
 
 For every rule × kind of honest rows × eps, n = 40: the attacker knows the honest rows and the rule, and
 CMA-ES looks for the corrupt rows that bias it most (`randeigen.attacks.search`); where honest rows come in
@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 import randeigen
-from randeigen import timing as bench
 from randeigen.attacks.directions import top_deviation
 from randeigen.attacks.updates.search import AXES, GENOME, Formations, maximise
 from randeigen.lab.rule_study import PROMISES
 from randeigen.registry import build_rule
 from randeigen.types import Array
 from studies.documents import redraw
+from studies.provenance import made_with
 
 ROWS, COLUMNS, FRACTIONS = 40, 20, (0.1, 0.2, 0.3)
 NOISE = 0.3  # of the rows of a group about its centre
@@ -144,7 +144,7 @@ def measured(rules: list[str], seed: int, budget: int, tell: Callable[[str], Non
         "bound": {f"{eps:g}": bound(eps) for eps in FRACTIONS},
         "reached": found,
         "seconds": round(time.perf_counter() - began),
-        "made_with": bench.versions(),
+        "made_with": made_with(),
     }
 
 

@@ -1,6 +1,6 @@
 """One sender may cost at most twice what an honest one costs, ten of a hundred at most three times in all.
 
-    python benchmarks/what_a_sender_can_cost.py [--only float32] [--out results/sender-costs.json]
+    python -m benchmarks.what_a_sender_can_cost [--only float32] [--out results/sender-costs.json]
 
 Each case is a call with honest rows and the same call with one or ten of a hundred replaced by what a hostile
 sender may write. Processor time, the least of several calls in turn, so that other programs count little. A
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import randeigen
-from randeigen import timing as bench
+from studies.provenance import made_with
 
 N, D, F = 100, 2**16, 20
 REPEATS = 4
@@ -158,7 +158,7 @@ def main() -> int:
             "n": N,
             "d": D,
             "costs": [asdict(one) for one in found],
-            "made_with": bench.versions(),
+            "made_with": made_with(),
         }
         options.out.write_text(json.dumps(record, indent=1))
     return 1 if over_limit or not found else 0

@@ -23,8 +23,8 @@ from fuzz.inputs import case
 from fuzz.properties import check
 from fuzz.run import Tally, explain, run
 from fuzz.world import Failure
-from randeigen.provenance import commit
 from randeigen.provenance import versions
+from studies.provenance import commit
 
 
 def options() -> argparse.Namespace:

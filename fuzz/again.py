@@ -68,7 +68,7 @@ def permuted(case: Case, rows: Any, result: Any, error: Any) -> None:
         return
     order = np.random.default_rng(case.seed).permutation(case.n)
     other = replace(case, rows=case.rows[order], corrupt=case.corrupt[order], odd={})
-    if case.odd or "geometry" in case.options:
+    if case.odd or "geometry" in case.options or case.recipe.breaks_ties_by_order():
         return
     again, _ = attempt(lambda: aggregated(other, rows_of(other)))
     expect(again is not None, "another order is no other outcome", "refused")
@@ -105,6 +105,8 @@ def shifted(case: Case, rows: Any, result: Any, error: Any) -> None:
     """All rows moved alike: the answer moved as much."""
     if result is None or case.odd or not case.tame or case.recipe.any_of(ORIGIN) or case.dtype != "float64":
         return
+    if case.recipe.breaks_ties_by_order():
+        return  # of two equal scores rounding then makes one the least
     shift = 10 ** np.random.default_rng([2, case.seed]).uniform(0, 3)
     other = replace(case, rows=case.rows + shift)
     again, _ = attempt(lambda: aggregated(other, rows_of(other)))

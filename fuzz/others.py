@@ -16,9 +16,7 @@ import randeigen
 from fuzz.inputs import Case, more
 from fuzz.world import Failure, attempt, expect, place, unchanged, world
 from randeigen.errors import RandEigenError
-from randeigen.rules import MIXERS
-from randeigen.rules import NNM
-from randeigen.rules import RULES
+from randeigen.rules import MIXERS, NNM, RULES
 
 Rng = np.random.Generator
 
@@ -137,21 +135,19 @@ def mistakes(case: Case) -> str:
         case = _named(case, f"{made} {told} {parameters}")
     elif kind == "name":
         from randeigen.registry import build_rule
-        from randeigen.cli.exit_codes import UsageError
 
         text = "+".join(str(name) for name in rng.choice([*MIXERS, *RULES, "x", "krum:spare=x", ""], 3))
         text = text if rng.random() < 0.5 else "nnm+" * int(rng.choice([5, 40, 3000])) + "krum"
 
         def call() -> Any:
-            try:
-                rule = build_rule(text, None, 1)
-            except UsageError:
-                return None
-            return randeigen.aggregate(rows, rule=rule, on_excess="drop")
+            return randeigen.aggregate(rows, rule=build_rule(text, None, 1), on_excess="drop")
     else:
         stages = int(rng.choice([20, 400, 3000]))
-        deep = reduce(lambda rule, _: NNM() | rule, range(stages), RULES["mean"](f=0))
-        call = lambda: randeigen.aggregate(rows, rule=deep)  # noqa: E731
+
+        def call() -> Any:
+            deep = reduce(lambda rule, _: NNM() | rule, range(stages), RULES["mean"](f=0))
+            return randeigen.aggregate(rows, rule=deep)
+
     try:
         result, error = attempt(call)
     except Failure as failure:
@@ -204,14 +200,14 @@ def backward(case: Case) -> str:
     import randeigen.torch
 
     rng = more(case)
-    inputs = torch.from_numpy(case.rows.astype(np.float64)).float()
+    inputs = torch.from_numpy(case.rows.astype(np.float64)).float().to(case.device)
     d, wide = inputs.shape[1], int(rng.integers(1, 5))
     body: list[Any] = [torch.nn.Linear(d, wide)]
     if rng.random() < 0.6:
         body += [[torch.nn.ReLU(), torch.nn.Tanh()][int(rng.integers(2))], torch.nn.Linear(wide, 2)]
     if rng.random() < 0.2:
         body.insert(0, torch.nn.LayerNorm(d))
-    model = torch.nn.Sequential(*body)
+    model = torch.nn.Sequential(*body).to(case.device)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.from_numpy(rng.standard_normal(tuple(parameter.shape))).float())

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.errors import RandEigenError
-from randeigen.rules import MIXERS
-from randeigen.rules import RULES
+from randeigen.rules import MIXERS, RULES
 
 Rng = np.random.Generator
 Parameters = dict[str, Any]
@@ -24,6 +23,8 @@ COINS = {
     "tukey",
 }  # rows' order is another draw
 ORIGIN = {"fltrust", "norm-clipping", "centered-clipping", "clipping", "arc", "geometric-median"}
+# Rows that are each other's nearest score the same, and of equal scores the first row's is the least.
+TIES = {"krum", "multi-krum", "bulyan", "no-regret", "chunked-no-regret"}
 COLUMNS = {"median", "trimmed-mean", "meamed", "phocas", "tukey", "chunked-filtering", "chunked-no-regret"}
 SLOW = {"tukey": 0.15, "semidefinite": 0.2, "published": 0.3, "smea": 0.3, "chunked-filtering": 0.5}
 LARGE = ("randeigen", "random", "mean", "caf", "dnc", "krum", "geometric-median", "median", "converging")
@@ -57,6 +58,10 @@ class Recipe:
     def any_of(self, names: set[str]) -> bool:
         """Whether a stage is one of these."""
         return any(stage in names for stage in self.stages)
+
+    def breaks_ties_by_order(self) -> bool:
+        """Whether the rows' order may decide although no two rows are equal."""
+        return self.any_of(TIES) or any(each.get("ties") == "first" for each in self.parameters)
 
     def __str__(self) -> str:
         parts = []

@@ -7,10 +7,7 @@ import numpy as np
 from fuzz.inputs import Case
 from fuzz.recipes import fits
 from fuzz.world import expect
-from randeigen.errors import BadFraction
-from randeigen.errors import BadRows
-from randeigen.errors import MissingExtra
-from randeigen.errors import TooManyCorrupt
+from randeigen.errors import BadFraction, BadRows, MissingExtra, TooManyCorrupt
 
 
 def check_refusal(case: Case, error: Exception) -> None:

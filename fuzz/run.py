@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import randeigen
 from fuzz.inputs import case as case_of
 from fuzz.properties import SECONDS, check
 from fuzz.shrink import shown, shrunk
@@ -69,10 +70,23 @@ def note(tally: Tally, name: str, seed: int, message: str, found: Any) -> None:
         examples.append(example)
 
 
+def warm_up(device: str) -> None:
+    """Start the device and compile its kernels, so that no input is blamed for the time that takes."""
+    if device == "cpu":
+        return
+    torch = sys.modules["torch"]
+    for n in (8, 200):  # one tile of rows, and several
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            for offset in (0.0, 100.0):  # plainly, and from a pivot
+                rows = torch.randn(n, 300, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+                randeigen.aggregate(rows + offset, eps=0.2, seed=0)
+
+
 def work(device: str, tasks: Any, results: Any, now: Any) -> None:
     """A process's life: batches of seeds in, tallies out. `now` holds the seed at hand and when it began."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+    warm_up(device)
     while (batch := tasks.get()) is not None:
         tally = Tally()
         for seed in batch:
@@ -164,6 +178,7 @@ def run(
             yield list(range(at, min(at + BATCH, first + inputs)))
 
     if jobs <= 0:  # here, in this process
+        warm_up(device)
         for batch in batches():
             for seed in batch:
                 one(seed, device, tally)

@@ -1,1 +1,1 @@
-"""Studies behind the documentation: what they measure becomes a record under results/. Not part of the wheel."""
+"""Studies whose records and tables are in results/ and docs/. They need a checkout; no wheel has them."""

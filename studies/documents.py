@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from randeigen.errors import BadRows
+from randeigen.errors import BadFile
 from randeigen.rows.write import replacing
 
 
@@ -18,10 +18,10 @@ def redraw(path: Path, parts: Mapping[str, str]) -> None:
 
 
 def redrawn(text: str, parts: Mapping[str, str]) -> str:
-    """The document with what stands between `<!-- name -->` and `<!-- end -->` replaced."""
-    for name, drawn in parts.items():
+    """The document with what is between `<!-- name -->` and `<!-- end -->` replaced."""
+    for name, part in parts.items():
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, count = marked.subn(lambda found, drawn=drawn: f"{found[1]}{drawn}\n{found[2]}", text)  # type: ignore[misc]
+        text, count = marked.subn(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)  # type: ignore[misc]
         if count != 1:
-            raise BadRows(f"the document has {count} places marked <!-- {name} -->; one is needed.")
+            raise BadFile(f"the document has {count} places marked <!-- {name} -->; one is needed.")
     return text

@@ -25,6 +25,7 @@ from randeigen.attacks import Clean, GradientMatching, LabelFlipPoison, Subpopul
 from randeigen.attacks.base import DataPoison
 from randeigen.lab.config import CentralizedConfig
 from randeigen.rows.write import replacing
+from studies.provenance import commit
 
 SEEDS = 5
 SCRATCH = CentralizedConfig("mnist", "subpopulation", eps=0.05, epochs=8)
@@ -157,7 +158,6 @@ def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def write(path: Path, study: str, lines: Sequence[dict[str, Any]], device: str) -> None:
     """Write the record: the parts of the study, every cell, the means."""
     from randeigen.lab.results import versions
-    from randeigen.provenance import commit
 
     parts: list[dict[str, Any]] = [
         {"part": part.name, "spec": asdict(part.spec), "attack": asdict(part.attack), "seeds": part.seeds}

@@ -13,11 +13,11 @@ from randeigen.cli.rule_listing import by_worst
 from randeigen.lab.rule_study import DEFAULT, assumption_of
 
 WORST, MEAN = "#D55E00", "#0072B2"
-SHOWN = (0.1, 10.0)  # relative bias: what the colours tell apart, blue below 1, red above
+COLOUR_LIMITS = (0.1, 10.0)  # relative bias, blue below 1, red above
 UNITS = (
     "bias / sqrt(eps/(1−eps)·‖Σ_S‖)\n"
-    "1: what liars who hide in the honest spread can do\n"
-    "† told what nobody knows"
+    "1: what Byzantine rows within the honest spread can do\n"
+    "† given what nobody knows"
 )
 
 
@@ -35,20 +35,20 @@ def draw_standings(path: str | os.PathLike[str], standings: Sequence[Mapping[str
 
 
 def _dots(axes: Any, ordered: Sequence[Mapping[str, Any]]) -> None:
-    places = np.arange(len(ordered))
+    positions = np.arange(len(ordered))
     worst, mean = ([one[key] for one in ordered] for key in ("worst", "mean_relative"))
-    axes.hlines(places, mean, worst, color="0.75", linewidth=1.5, zorder=1)
+    axes.hlines(positions, mean, worst, color="0.75", linewidth=1.5, zorder=1)
     hollow = {"facecolors": "white", "edgecolors": MEAN, "linewidths": 1.6}
-    axes.scatter(mean, places, s=34, label="mean", zorder=3, **hollow)
-    axes.scatter(worst, places, s=34, marker="D", c=WORST, label="worst", zorder=3)
+    axes.scatter(mean, positions, s=34, label="mean", zorder=3, **hollow)
+    axes.scatter(worst, positions, s=34, marker="D", c=WORST, label="worst", zorder=3)
     beside = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
-    for place, value in zip(places, worst, strict=True):
-        axes.annotate(_short(value, 2), (value, place), (7, 0), **beside)
+    for position, value in zip(positions, worst, strict=True):
+        axes.annotate(_short(value, 2), (value, position), (7, 0), **beside)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlim(min(mean) / 1.4, max(worst) * 2.4)
     axes.axvline(1, color="0.4", linewidth=1, linestyle=":", zorder=0)
-    axes.set_yticks(places, [_label(one) for one in ordered], fontsize=8.5)
+    axes.set_yticks(positions, [_label(one) for one in ordered], fontsize=8.5)
     for tick, one in zip(axes.get_yticklabels(), ordered, strict=True):
         tick.set_fontweight("bold" if one["rule"] == DEFAULT else "normal")
     axes.invert_yaxis()
@@ -64,11 +64,13 @@ def _heat(figure: Any, axes: Any, ordered: Sequence[Mapping[str, Any]], attacks:
     from matplotlib.colors import LogNorm
 
     values = np.array([[one["by_attack"].get(attack, np.nan) for attack in attacks] for one in ordered])
-    image = axes.imshow(np.clip(values, *SHOWN), norm=LogNorm(*SHOWN), cmap="RdBu_r", aspect="auto")
-    for (place, column), value in np.ndenumerate(values):
+    image = axes.imshow(
+        np.clip(values, *COLOUR_LIMITS), norm=LogNorm(*COLOUR_LIMITS), cmap="RdBu_r", aspect="auto"
+    )
+    for (line, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             colour = "black" if 0.2 < value < 5 else "white"
-            axes.text(column, place, _short(value), ha="center", va="center", fontsize=7, color=colour)
+            axes.text(column, line, _short(value), ha="center", va="center", fontsize=7, color=colour)
     turned = {"rotation": 55, "ha": "right", "rotation_mode": "anchor", "fontsize": 8.5}
     axes.set_xticks(range(len(attacks)), attacks, **turned)
     axes.tick_params(length=0, labelleft=False)
@@ -82,7 +84,7 @@ def _heat(figure: Any, axes: Any, ordered: Sequence[Mapping[str, Any]], attacks:
 
 
 def _short(value: float, digits: int = 1) -> str:
-    """As few characters as tell it."""
+    """As few characters as will do."""
     if value < 9.95:
         return f"{value:.{digits}f}" if value >= 0.05 else "0"
     return f"{value:.0f}" if value < 999.5 else f"{value / 1000:.1f}k"

@@ -1,13 +1,27 @@
-"""What is known of every rule, in words: for `randeigen rules` and for docs/rules.md."""
+"""docs/rules.md: the catalogue of rules from their docstrings, the tables from a record.
+
+    python -m studies.rules_docs --docs docs/rules.md --picture docs/rules.png
+    python -m studies.rules_docs --measure --seeds 3 --docs docs/rules.md --picture docs/rules.png
+
+The record is results/rules.json unless --record names another; --measure makes it anew (minutes a seed).
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from randeigen.cli.rule_listing import FAMILIES, SHARED, Page, _lower, by_worst, numbers, pages
+from randeigen.cli.rule_listing import FAMILIES, SHARED, Page, by_worst, numbers, pages
+from randeigen.errors import BadFile, RandEigenError
 from randeigen.lab.rule_study import DEFAULT, assumption_of
+from randeigen.rows.write import replacing
+from studies.documents import redraw
+from studies.provenance import made_with
 
 
 def catalogue() -> str:
@@ -39,11 +53,11 @@ def _as_markdown(doc: str) -> str:
 def _parameters(page: Page) -> list[str]:
     if not page.takes:
         return []
-    told = [
+    listed = [
         f"`{key}={default}`" if default != "nan" else f"`{key}` (required)"
         for key, (_, default) in page.takes.items()
     ]
-    return [f"Parameters: {', '.join(told)}.", ""]
+    return [f"Parameters: {', '.join(listed)}.", ""]
 
 
 def standings_table(standings: Sequence[Mapping[str, Any]]) -> str:
@@ -57,6 +71,16 @@ def standings_table(standings: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _lower(one: Mapping[str, float], other: Mapping[str, float], turned: bool = False) -> str:
+    """Where one's worst is clearly below the other's, most so first, with both numbers (turned round)."""
+    lower = sorted(
+        (key for key in one if one[key] < 0.95 * other[key]), key=lambda key: one[key] / other[key]
+    )
+    pairs = {key: (other[key], one[key]) if turned else (one[key], other[key]) for key in lower[:4]}
+    shown = ", ".join(f"{key} ({a:.2f}, not {b:.2f})" for key, (a, b) in pairs.items())
+    return shown + (f" and {len(lower) - 4} more" if len(lower) > 4 else "")
+
+
 def rivals(standings: Sequence[Mapping[str, Any]]) -> str:
     """Who has a lower worst or mean than the default, and under which attacks and on which clouds."""
     default = next(one for one in standings if one["rule"] == DEFAULT)
@@ -65,12 +89,12 @@ def rivals(standings: Sequence[Mapping[str, Any]]) -> str:
         lower = [key for key in ("worst", "mean") if one[key] < default[key]]
         if one is default or not lower:
             continue
-        said = " and ".join(f"{key} {one[key]:.3f} against {default[key]:.3f}" for key in lower)
+        lead = " and ".join(f"{key} {one[key]:.3f} against {default[key]:.3f}" for key in lower)
         where = {kind: _lower(one[kind], default[kind]) for kind in ("by_attack", "by_cloud")}
         worse = _lower(default["by_attack"], one["by_attack"], turned=True)
         knows = f" (told {assumption_of(one['rule'])})" if assumption_of(one["rule"]) else ""
         lines.append(
-            f"- `{one['rule']}`{knows}: {said}. Its worst is "
+            f"- `{one['rule']}`{knows}: {lead}. Its worst is "
             f"lower under {where['by_attack'] or 'no attack'}; on {where['by_cloud'] or 'no cloud'}; "
             f"higher under {worse or 'none'}."
         )
@@ -79,12 +103,66 @@ def rivals(standings: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def sections(found: Mapping[str, Any]) -> dict[str, str]:
+def sections(record: Mapping[str, Any]) -> dict[str, str]:
     """All that docs/rules.md takes from the docstrings and from a record."""
     return {
         "catalogue": catalogue(),
-        "standings": standings_table(found["standings"]),
-        "small": standings_table(found["small"]),
-        "rivals": rivals(found["standings"]),
-        "small rivals": rivals(found["small"]),
+        "standings": standings_table(record["standings"]),
+        "small": standings_table(record["small"]),
+        "rivals": rivals(record["standings"]),
+        "small rivals": rivals(record["small"]),
     }
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    record = json.loads(path.read_text())
+    if not isinstance(record, dict) or "standings" not in record:
+        raise BadFile(f"{path} is no record of `randeigen rules --measure`.")
+    return record
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.rules_docs", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--record", type=Path, default=Path("results/rules.json"), metavar="FILE")
+    parser.add_argument("--measure", action="store_true", help="make the record anew")
+    parser.add_argument("--seeds", type=int, default=3, help="times the grid is drawn; default: %(default)s")
+    parser.add_argument(
+        "--docs", type=Path, metavar="FILE", help="put the tables between this page's markers"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the standings, as PNG")
+    options = parser.parse_args(arguments)
+    try:
+        if options.measure:
+            _measure(options.record, options.seeds)
+        record = read_record(options.record)
+        if options.docs:
+            redraw(options.docs, sections(record))
+        if options.picture:
+            _draw(options.picture, record)
+    except (RandEigenError, OSError, json.JSONDecodeError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _measure(path: Path, seeds: int) -> None:
+    from randeigen.cli.rule_measurement import measure_rules
+
+    record = measure_rules(None, seeds) | {"made_with": made_with()}
+    with replacing(path) as file:
+        file.write((json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _draw(path: Path, record: Mapping[str, Any]) -> None:
+    from studies.rule_pictures import draw_standings
+
+    if not record["standings"]:
+        raise BadFile("the record has no rule of the standard grid to draw.")
+    draws = f"{len(record['seeds'])} seed{'s' if len(record['seeds']) > 1 else ''}"
+    draw_standings(path, record["standings"], f"How far off: every rule on the standard grid, {draws}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

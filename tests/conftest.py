@@ -1,4 +1,8 @@
-"""What every test runs under: no network, no display, the same examples on every run."""
+"""What every test runs under: no network, no display, the same examples on every run, and skips for extras.
+
+A test that needs an optional dependency which is not installed is skipped, and the last lines name it: numpy,
+pytest and hypothesis are enough to run the rest.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,97 @@ import os
 import sys
 import types
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import pytest
-from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# A newcomer's first run must not fail on an example nobody has seen; HYPOTHESIS_PROFILE=explore seeks them.
-settings.register_profile("steady", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+OPTIONAL = (
+    *("byzfl", "clarabel", "hypothesis", "joblib", "matplotlib", "rich", "safetensors", "scipy", "sklearn"),
+    *("torch", "typer"),
+)
+
+
+def is_absent(module: str) -> bool:
+    """Whether a module is not installed; one that is hidden for a test is."""
+    return module not in sys.modules and find_spec(module) is None
+
+
+ABSENT = frozenset(module for module in OPTIONAL if is_absent(module))
+
+if "hypothesis" not in ABSENT:
+    from hypothesis import settings
+
+    # A first run must not fail on an example nobody has seen; HYPOTHESIS_PROFILE=explore seeks such.
+    settings.register_profile("steady", deadline=None, derandomize=True)
+    settings.register_profile("explore", deadline=None, print_blob=True)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+def absent_extra(error: BaseException | None) -> str | None:
+    """The optional dependency for want of which something failed, if that is why it failed."""
+    while ABSENT and error is not None:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ABSENT:
+            return (error.name or "").partition(".")[0]
+        if type(error).__name__ == "MissingExtra":
+            named = [module for module in sorted(ABSENT) if module in str(error)]
+            return named[0] if named else "an extra"
+        error = error.__cause__ or error.__context__
+    return None
+
+
+class Module(pytest.Module):
+    """A test module that is skipped where it imports what is not installed."""
+
+    def _getobj(self) -> Any:
+        try:
+            return super()._getobj()
+        except self.CollectError as error:
+            if extra := absent_extra(error):
+                pytest.skip(f"needs {extra}", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
+    return Module.from_parent(parent, path=module_path) if ABSENT else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _skipped_without_extra())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _skipped_without_extra())
+
+
+def _skipped_without_extra() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        if extra := absent_extra(error):
+            pytest.skip(f"needs {extra}")
+        raise
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Which test modules were left out, wholly or in part, for want of an optional dependency."""
+    skipped = [report.nodeid.partition("::") for report in terminalreporter.stats.get("skipped", ())]
+    if not ABSENT or not skipped:
+        return
+    tests = Counter(module for module, _, test in skipped if test)
+    whole = sorted({module for module, _, test in skipped if not test})
+    terminalreporter.write_line(f"Not installed: {', '.join(sorted(ABSENT))}. For want of them are left out")
+    terminalreporter.write_line(f"  whole modules: {', '.join(whole) or 'none'}")
+    parts = ", ".join(f"{module} ({count})" for module, count in sorted(tests.items()))
+    terminalreporter.write_line(f"  single tests: {parts or 'none'}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,7 +133,7 @@ def byzfl() -> types.ModuleType:
     """The byzfl library, as an oracle. Use this, not `import byzfl`.
 
     Its benchmark needs a torchvision built for the very torch installed, and a CPU torch beside the default
-    torchvision is not that. No test runs the benchmark, so an empty module stands in for it.
+    torchvision is not that. No test runs the benchmark, so an empty module takes its name.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "byzfl.benchmark", types.ModuleType("byzfl.benchmark"))

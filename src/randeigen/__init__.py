@@ -4,6 +4,9 @@ result = randeigen.aggregate(rows, eps=0.1)
 result.mean, result.kept, result.bias_bound, result.distance_to_mean
 """
 
+import importlib
+import typing
+
 from randeigen import rules
 from randeigen.api import aggregate
 from randeigen.certificate import certify
@@ -19,6 +22,12 @@ from randeigen.errors import (
 )
 from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Verdict
+
+if typing.TYPE_CHECKING:  # imported on first use, below
+    from types import ModuleType
+
+    from randeigen import lab as lab
+    from randeigen import torch as torch
 
 __version__ = "0.1.0"
 
@@ -38,3 +47,14 @@ __all__ = [
     "certify",
     "rules",
 ]
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> "ModuleType":
+        """Import `randeigen.torch` and `randeigen.lab` on first use."""
+        if name in ("lab", "torch"):
+            return importlib.import_module(f"randeigen.{name}")
+        raise AttributeError(f"module 'randeigen' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), "lab", "torch"})

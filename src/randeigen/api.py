@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from randeigen import pipeline
-from randeigen.errors import BadFraction
+from randeigen.errors import BadFraction, BadParameter
 from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Progress, Rule
@@ -50,8 +50,10 @@ def aggregate(
         )
     if rule is None:
         rule = RandEigen(eps, f)
-    elif not callable(getattr(rule, "weigh", None)):
-        raise BadFraction(f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2).")
+    elif isinstance(rule, type) or not callable(getattr(rule, "weigh", None)):
+        raise BadParameter(
+            f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2)."
+        )
     return pipeline.run(
         rows,
         rule,

@@ -83,7 +83,8 @@ def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
         return math.inf
     # The table knows λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
     variance = (variance + geometry.rounding_error(weights)) / (1 - geometry.distortion)
-    return geometry.unit * math.sqrt(held / rest * variance)
+    # Of rows that were mixed the table may hold rounding alone, and that may be negative.
+    return geometry.unit * math.sqrt(held / rest * max(variance, 0.0))
 
 
 def _beyond(geometry: Geometry, weights: Array) -> bool:

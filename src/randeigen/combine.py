@@ -175,6 +175,7 @@ class _WeightedSum:
         self._there: Any = None  # the weights where the blocks are
         self._size, self._count = size, int(np.count_nonzero(self.weights))
         self._itemsize, self._wide = 8, False
+        self._clipped: list[float] = []  # how far parts of a sum lay beyond the largest number
 
     def into(self, place: Any, block: Block) -> bool:
         """Sum a block straight into its place, if that can be done; at memory speed."""
@@ -194,14 +195,15 @@ class _WeightedSum:
 
     def rounding_error(self, moved: float) -> float:
         """How far the answer may be from the exact sum, if a cast has moved it by so much."""
+        clipped = math.hypot(*self._clipped)
         if self._size is None or (self._count == 1 and self.weights.max() == 1):
-            return moved  # a lone row is its own sum
+            return moved + clipped  # a lone row is its own sum
         if self._wide and moved <= self._seen() * self._size.unit:  # half precision moves more
             moved = 0.0
         off = (
             (self._count + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
         )
-        return moved + off * self._size.length * self._size.unit
+        return moved + clipped + off * self._size.length * self._size.unit
 
     def _seen(self) -> float:
         """The least that a certificate shows; the widest of m directions has at least spread/sqrt(m)."""
@@ -250,13 +252,19 @@ class _WeightedSum:
         return True
 
     def _carefully(self, block: Block) -> Any:
-        """The sum in float64, a quarter at first: no mean of finite rows is beyond the largest number."""
+        """The sum in float64, a quarter at first: no mean of finite rows is beyond the largest number.
+
+        Rows that a rule has stretched may be; they end there.
+        """
         top = _largest(block) / 4
 
         def total(part: Block) -> Any:
             exact = self._total(like(self.weights / 4, wide := as_float64(part)), wide)
             # What is not finite came from a row that nobody has measured yet, and must be seen.
-            return where_finite(exact, exact.clip(-top, top)) * 4
+            clipped = where_finite(exact, exact.clip(-top, top))
+            if (beyond := 4 * apart(clipped, exact)) > 0:
+                self._clipped.append(beyond)
+            return clipped * 4
 
         return _joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
 

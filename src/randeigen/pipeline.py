@@ -165,11 +165,11 @@ def _spend(
         if merged:
             by_column = merged.watch(by_column)
         chunk = getattr(case.rule, "chunk", 1)
-        size = size if case.f else None  # no corrupt rows moved nothing
+        size = size if case.assumed.certified else None  # no corrupt rows moved nothing
         found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread, size)
     else:
         mean, away = combine(source, weights, case.usable, scale, progress, unread, size)
-        found = mean, away if case.f else 0.0
+        found = mean, away if case.assumed.certified else 0.0
     _refuse_changes(source)
     return found
 

@@ -11,38 +11,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from randeigen.errors import BadRows, MissingExtra
+from randeigen.outcomes import DOWN_WEIGHTED, KEPT, LEFT_OUT, outcomes_of
 from randeigen.rows.write import replacing
 from randeigen.types import Array, Mask, Weights
 
-# Okabe and Ito's palette: told apart with any common colour blindness, and by shape without colour.
+# Okabe and Ito's palette: distinct with any common colour blindness; shapes differ too.
 HONEST, CORRUPT, ANSWER = "#0072B2", "#D55E00", "#000000"
-STARS = ("*", "P", "X", "D")
-NOTHING = 0.01  # of an even share: a row with less than this has no say, and is called left out
-HALF = 0.5  # of an even share: a row with less than this is called down-weighted
-KEPT, LESS, OUT = "kept", "down-weighted", "left out"
-
-
-def fate(share: float) -> str:
-    """What became of a row that has this many even shares of the weight."""
-    return OUT if share < NOTHING else LESS if share < HALF else KEPT
-
-
-def fates(weights: Weights) -> NDArray[np.str_]:
-    """What became of each row."""
-    share = np.asarray(weights, dtype=np.float64) * len(weights)
-    return np.array([fate(one) for one in share.tolist()])
+MARKERS = ("*", "P", "X", "D")
 
 
 def plane(rows: ArrayLike) -> tuple[Array, Array, Array]:
-    """The plane of the two widest directions: (n, 2) coordinates, its origin (d,), its axes (d, 2)."""
-    wide = np.asarray(rows, dtype=np.float64)
-    if wide.ndim != 2 or wide.shape[0] < 2 or not np.isfinite(wide).all():
-        raise BadRows(f"a picture needs two or more finite rows of one length, found shape {wide.shape}.")
-    origin = wide.mean(axis=0)
-    centred = wide - origin
-    values, vectors = np.linalg.eigh(centred @ centred.T)
-    lengths = np.sqrt(np.maximum(values[:-3:-1], np.finfo(float).tiny))
-    directions = (centred.T @ vectors[:, :-3:-1]) / lengths
+    """The plane of the top two principal directions: (n, 2) coordinates, origin (d,), axes (d, 2)."""
+    matrix = np.asarray(rows, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] < 2 or not np.isfinite(matrix).all():
+        raise BadRows(f"a picture needs two or more finite rows of one length, found shape {matrix.shape}.")
+    origin = matrix.mean(axis=0)
+    centred = matrix - origin
+    eigenvalues, eigenvectors = np.linalg.eigh(centred @ centred.T)  # of the Gram matrix, ascending
+    norms = np.sqrt(np.maximum(eigenvalues[:-3:-1], np.finfo(float).tiny))
+    directions = (centred.T @ eigenvectors[:, :-3:-1]) / norms
     return centred @ directions, origin, directions
 
 
@@ -55,30 +42,31 @@ def draw_clients(
     marks: Mapping[str, ArrayLike] | None = None,
     title: str = "What was left out",
 ) -> None:
-    """Rows in the plane of their two widest directions: hollow if down-weighted, crossed if left out.
+    """Draw rows in the plane of their top two directions: hollow if down-weighted, crossed if left out.
 
-    `corrupt` says who lied, where that is known; `marks` are further points of d numbers, such as means.
+    `corrupt` marks the Byzantine rows, where they are known; `marks` are further points of d numbers, such as
+    means.
     """
     points, origin, directions = plane(rows)
-    became = fates(weights)
+    outcomes = outcomes_of(weights)
     stars = {name: (np.asarray(mark) - origin) @ directions for name, mark in (marks or {}).items()}
 
     # Where all are kept, or none, there is nothing to magnify.
-    zoomed = bool(0 < np.count_nonzero(became == KEPT) < len(became))
+    zoomed = bool(0 < np.count_nonzero(outcomes == KEPT) < len(outcomes))
     figure = new_figure((10.2 if zoomed else 6.8, 5.2))
     panels = figure.subplots(1, 1 + zoomed, width_ratios=(3, 2)[: 1 + zoomed], squeeze=False)[0]
     everyone, close = panels[0], panels[-1]
     for axes in panels:
-        legend = scatter(axes, points, became, corrupt)
-        for shape, (name, (x, y)) in zip(STARS, stars.items(), strict=False):
+        legend = scatter(axes, points, outcomes, corrupt)
+        for shape, (name, (x, y)) in zip(MARKERS, stars.items(), strict=False):
             legend[name] = axes.scatter(x, y, s=150, marker=shape, c=ANSWER, edgecolors="white", zorder=5)
         quiet(axes)
-    everyone.set_xlabel("position along the widest direction of all updates")
-    everyone.set_ylabel("along the second widest")
+    everyone.set_xlabel("projection on the top direction of all updates")
+    everyone.set_ylabel("on the second")
     everyone.set_title("all updates", loc="left", fontsize=10)
     if zoomed:
         close.set_title("the kept ones, magnified", loc="left", fontsize=10)
-        everyone.indicate_inset_zoom(_magnify(close, points[became == KEPT]), edgecolor="0.4")
+        everyone.indicate_inset_zoom(_magnify(close, points[outcomes == KEPT]), edgecolor="0.4")
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     place = {"loc": "outside lower left", "ncols": min(len(legend), 4), "frameon": False, "fontsize": 9}
     figure.legend(list(legend.values()), list(legend), **place)
@@ -86,7 +74,7 @@ def draw_clients(
 
 
 def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
-    """An empty matplotlib figure, in inches; a missing matplotlib is told."""
+    """An empty matplotlib figure of this size in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -95,44 +83,47 @@ def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
 
 
 def save(figure: Any, path: str | os.PathLike[str]) -> None:
-    """As PNG, whole or not at all."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
+    """Write a figure as PNG, whole or not at all."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
     with replacing(path) as file:
-        file.write(drawn.getvalue())
+        file.write(png.getvalue())
 
 
 def quiet(axes: Any) -> None:
-    """Axes that stay behind what they measure."""
+    """A light grid behind the data, and no box around it."""
     axes.grid(color="0.92", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def scatter(
-    axes: Any, points: Array, became: NDArray[np.str_], corrupt: Mask | None, size: float = 80
+    axes: Any, points: Array, outcomes: NDArray[np.str_], corrupt: Mask | None, size: float = 80
 ) -> dict[str, Any]:
-    """Shape and colour say who lied, filling and cross what became of it. What to write in the legend."""
+    """Draw rows: shape and colour for honest or Byzantine, filling and cross for the outcome.
+
+    Returns what the legend shows, by its text.
+    """
     legend: dict[str, Any] = {}
-    liars = np.zeros(len(points), dtype=bool) if corrupt is None else np.asarray(corrupt, dtype=bool)
+    byzantine = np.zeros(len(points), dtype=bool) if corrupt is None else np.asarray(corrupt, dtype=bool)
     groups = (
-        (~liars, "client" if corrupt is None else "honest", HONEST, "o"),
-        (liars, "corrupt", CORRUPT, "^"),
+        (~byzantine, "client" if corrupt is None else "honest", HONEST, "o"),
+        (byzantine, "corrupt", CORRUPT, "^"),
     )
-    for place, (group, name, colour, shape) in enumerate(groups):
-        for word in (KEPT, LESS, OUT):
-            mask = group & (became == word)
+    for layer, (group, name, colour, shape) in enumerate(groups):
+        for word in (KEPT, DOWN_WEIGHTED, LEFT_OUT):
+            mask = group & (outcomes == word)
             if not mask.any():
                 continue
             inside, edge = (colour, "white") if word == KEPT else ("none", colour)
             look = {"facecolors": inside, "edgecolors": edge, "linewidths": 0.8 if word == KEPT else 1.6}
-            # Liars on top and larger: those who hide among the honest are what one looks for.
-            mark = {"s": size * (1 + place), "marker": shape, "zorder": 3 + place}
-            drawn = [axes.scatter(*points[mask].T, **mark, **look)]
-            if word == OUT:
-                cross = {"s": 1.6 * size, "marker": "x", "c": colour, "linewidths": 1.3, "zorder": 4 + place}
-                drawn += [axes.scatter(*points[mask].T, **cross)]
-            legend[f"{name}, {word} ({mask.sum()})"] = tuple(drawn)
+            # Byzantine rows are drawn on top and larger, so that those among the honest ones are seen.
+            mark = {"s": size * (1 + layer), "marker": shape, "zorder": 3 + layer}
+            artists = [axes.scatter(*points[mask].T, **mark, **look)]
+            if word == LEFT_OUT:
+                cross = {"s": 1.6 * size, "marker": "x", "c": colour, "linewidths": 1.3, "zorder": 4 + layer}
+                artists += [axes.scatter(*points[mask].T, **cross)]
+            legend[f"{name}, {word} ({mask.sum()})"] = tuple(artists)
     return legend
 
 

@@ -1,4 +1,4 @@
-"""What does robustness cost? Measured beside a plain mean of the same rows, in the same run."""
+"""The cost of a rule, measured beside a plain mean of the same rows in the same run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 import randeigen
-from randeigen.errors import BadRows, MissingExtra
-from randeigen.provenance import commit
+from randeigen.errors import BadParameter, MissingExtra
 from randeigen.provenance import versions as core_versions
 from randeigen.types import Rule
 
-MIN_TIMED_SECONDS = 4.0  # seconds spent on one rule once it has run at least once
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+MAX_TIMED_SECONDS = 4.0  # after this long no further call of a rule is begun
+Dtype: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
 
 
 @dataclass(frozen=True)
@@ -51,24 +50,27 @@ def time_rules(
     device: str = "cpu",
     repeats: int = 7,
     seed: int = 0,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda stage: None,
 ) -> list[Timing]:
-    """Time each rule on the same Gaussian rows, after the plain mean of their library."""
-    tell(f"drawing {n} × {d:,} numbers")
-    rows, plain, settle = _rows(n, d, dtype, device, seed)
+    """Time each rule on the same Gaussian rows, after the plain mean of numpy or torch.
+
+    `report` is called with what is being done.
+    """
+    report(f"drawing {n} × {d:,} numbers")
+    rows, plain, run = _rows(n, d, dtype, device, seed)
     small = rows[:, : min(d, 512)]
-    settle(lambda: randeigen.aggregate(small, eps=0.1))  # thread pools and kernels are made once
-    mean = _times(lambda: settle(plain), repeats)
-    found = []
+    run(lambda: randeigen.aggregate(small, eps=0.1))  # thread pools and kernels are made once
+    mean = _times(lambda: run(plain), repeats)
+    timings = []
     for name, rule in rules.items():
-        tell(f"timing {name}")
-        call = _bind(settle, rows, rule)
+        report(f"timing {name}")
+        call = _bind(run, rows, rule)
         with Peak(device) as peak:
             call()
         times = _times(call, repeats)
         answer = d * rows.itemsize if isinstance(rows, np.ndarray) else d * rows.element_size()
         median, best = float(np.median(times)), min(times)
-        found.append(
+        timings.append(
             Timing(
                 *(name, n, d, dtype, device, median, best, len(times)),
                 means=median / float(np.median(mean)),
@@ -78,29 +80,29 @@ def time_rules(
                 mean_best_ms=min(mean),
             )
         )
-    return found
+    return timings
 
 
 def slope(timings: Sequence[Timing]) -> float:
-    """How the time grows with d, on log-log paper: 1 is linear."""
+    """The exponent with which the time grows with d, fitted to logarithms: 1 is linear."""
     d, t = np.log([x.d for x in timings]), np.log([x.best_ms for x in timings])
     return float(np.polyfit(d, t, 1)[0])
 
 
 def record(timings: Sequence[Timing], **more: Any) -> dict[str, Any]:
-    """What a results file holds: the timings, and all that is needed to run them again."""
+    """The content of a results file: the timings, and all that is needed to run them again."""
     return {"timings": [asdict(timing) for timing in timings], **more, "made_with": versions()}
 
 
 def versions() -> dict[str, str]:
-    """Versions, machine and commit, for records."""
+    """Versions and machine, for records."""
     torch = sys.modules.get("torch")
-    made = {**core_versions(), "processor": _processor(), "commit": commit()}
+    used = {**core_versions(), "processor": _processor()}
     if torch is not None:
-        made["threads"] = str(torch.get_num_threads())
+        used["threads"] = str(torch.get_num_threads())
         if torch.cuda.is_available():
-            made["gpu"] = torch.cuda.get_device_name()
-    return made
+            used["gpu"] = torch.cuda.get_device_name()
+    return used
 
 
 class Peak:
@@ -143,11 +145,11 @@ def anonymous_bytes() -> int:
 
 
 def _rows(n: int, d: int, dtype: str, device: str, seed: int) -> tuple[Any, Callable[[], Any], Any]:
-    """The rows, their plain mean, and what waits until a call is really over."""
+    """The rows, their plain mean, and a function that runs a call until its result is there."""
     if n < 1 or d < 1:
-        raise BadRows(f"n={n}, d={d}; give at least one row and one column.")
-    if dtype not in DTYPES:
-        raise BadRows(f"dtype={dtype!r} is not known; choose one of {', '.join(DTYPES)}.")
+        raise BadParameter(f"n={n}, d={d}; give at least one row and one column.")
+    if dtype not in get_args(Dtype):
+        raise BadParameter(f"dtype={dtype!r} is not known; choose one of {', '.join(get_args(Dtype))}.")
     if device == "cpu" and dtype != "bfloat16":
         rng = np.random.default_rng(seed)
         rows = np.empty((n, d), dtype=dtype)
@@ -158,13 +160,13 @@ def _rows(n: int, d: int, dtype: str, device: str, seed: int) -> tuple[Any, Call
     tensor = torch.empty((n, d), dtype=getattr(torch, dtype), device=device)
     tensor.normal_(generator=torch.Generator(device).manual_seed(seed))
 
-    def settled(call: Callable[[], Any]) -> Any:
+    def run(call: Callable[[], Any]) -> Any:
         result = call()
         if device != "cpu":
             torch.cuda.synchronize()
         return result
 
-    return tensor, lambda: tensor.mean(0), settled
+    return tensor, lambda: tensor.mean(0), run
 
 
 def _torch(device: str) -> Any:
@@ -173,18 +175,18 @@ def _torch(device: str) -> Any:
     except ImportError:
         raise MissingExtra(f"device {device!r} needs torch; install randeigen[torch].") from None
     if device != "cpu" and not torch.cuda.is_available():
-        raise BadRows(f"device={device!r}, but torch sees no CUDA device here; use cpu.")
+        raise BadParameter(f"device={device!r}, but torch sees no CUDA device here; use cpu.")
     return torch
 
 
-def _bind(settle: Any, rows: Any, rule: Rule) -> Callable[[], Any]:
-    return lambda: settle(lambda: randeigen.aggregate(rows, rule=rule))
+def _bind(run: Any, rows: Any, rule: Rule) -> Callable[[], Any]:
+    return lambda: run(lambda: randeigen.aggregate(rows, rule=rule))
 
 
 def _times(call: Callable[[], Any], repeats: int) -> list[float]:
     times: list[float] = []
     began = time.perf_counter()
-    while len(times) < repeats and (not times or time.perf_counter() - began < MIN_TIMED_SECONDS):
+    while len(times) < repeats and (not times or time.perf_counter() - began < MAX_TIMED_SECONDS):
         start = time.perf_counter()
         call()
         times.append(1e3 * (time.perf_counter() - start))

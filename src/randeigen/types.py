@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ Weights: TypeAlias = NDArray[np.float64]  # (n,) non-negative, sums to 1
 Mask: TypeAlias = NDArray[np.bool_]  # (n,)
 Block: TypeAlias = Any  # (n, b) numpy array or torch tensor, float32 or float64, not to be written to
 Progress: TypeAlias = Callable[[str, int, int], None]  # (stage, columns done, columns in all)
+GeometryKind: TypeAlias = Literal["auto", "gram", "sketch", "gaussian"]
+OnExcess: TypeAlias = Literal["raise", "drop"]
 
 
 class Answer(Protocol):

@@ -16,7 +16,7 @@ import pytest
 from clouds import gaussian, with_liars
 from randeigen import BadFraction, aggregate, rules
 from randeigen.certificate import certify
-from randeigen.cli.exit_codes import UsageError
+from randeigen.errors import BadParameter
 from randeigen.geometry import measure
 from randeigen.geometry.gram import GramGeometry
 from randeigen.registry import build_rule
@@ -386,11 +386,11 @@ class TestLongChains:
             most | (most | Mean(f=2))
 
     def test_names_of_them_are_refused_with_what_is_allowed(self) -> None:
-        with pytest.raises(UsageError, match=r"12,004 characters; give at most 2,000"):
+        with pytest.raises(BadParameter, match=r"12,004 characters; give at most 2,000"):
             build_rule("nnm+" * 3000 + "krum", None, 2)
-        with pytest.raises(UsageError, match=rf"400 mixers; give at most {MAX_STAGES}"):
+        with pytest.raises(BadParameter, match=rf"400 mixers; give at most {MAX_STAGES}"):
             build_rule("nnm+" * 400 + "krum", None, 2)
-        with pytest.raises(UsageError, match=r"1,000,000 characters"):
+        with pytest.raises(BadParameter, match=r"1,000,000 characters"):
             build_rule("k" * 1_000_000, None, 2)
-        with pytest.raises(UsageError, match="is not a value"):
+        with pytest.raises(BadParameter, match="is not a value"):
             build_rule("multi-krum:selected=" + "9" * 400, None, 2)

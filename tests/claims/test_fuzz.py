@@ -51,6 +51,7 @@ def test_an_input_is_its_seed() -> None:
 
 
 def test_every_kind_every_rule_and_every_form_is_met() -> None:
+    pytest.importorskip("torch")
     from randeigen.rules import MIXERS, RULES
 
     cases = [inputs.case(seed) for seed in range(PARTS * EACH)]

@@ -13,6 +13,7 @@ import pytest
 import randeigen
 from clouds import gaussian, with_liars
 from randeigen import BadFraction, BadRows, RandEigen, TooManyCorrupt
+from randeigen.errors import BadParameter
 from randeigen.geometry import measure
 from randeigen.rows import as_rows
 
@@ -246,9 +247,10 @@ class TestCallersMistakes:
         with pytest.raises(BadFraction, match="none of them"):
             randeigen.aggregate(rows)
 
-    def test_a_rule_that_is_none(self, rows: np.ndarray) -> None:
-        with pytest.raises(BadFraction, match="not a rule"):
-            randeigen.aggregate(rows, rule="krum")  # type: ignore[arg-type]
+    @pytest.mark.parametrize("rule", ["krum", 5, RandEigen, np.mean, object()])
+    def test_a_rule_that_is_none(self, rule: Any, rows: np.ndarray) -> None:
+        with pytest.raises(BadParameter, match="not a rule"):
+            randeigen.aggregate(rows, rule=rule)
 
     def test_unknown_options(self, rows: np.ndarray) -> None:
         with pytest.raises(BadRows, match=r"geometry='gramm'.*'gram'"):

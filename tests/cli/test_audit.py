@@ -273,7 +273,7 @@ def test_an_audit_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_audit_too_large_is_not_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audits, "LARGEST", 100)
+    monkeypatch.setattr(audits, "MAX_AUDIT_BYTES", 100)
     fails(2, "replay", home / "audit.json", saying="too large")
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import randeigen
-from randeigen import BadRows, RandEigen, rules
+from randeigen import BadParameter, RandEigen, rules
 from randeigen import timing as bench
+from studies import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -33,7 +34,13 @@ def test_every_dtype_can_be_timed(dtype: str) -> None:
 def test_a_record_says_how_to_run_it_again() -> None:
     record = bench.record(bench.time_rules({"a": RandEigen(0.1)}, 5, 50, repeats=1), claim="x")
     assert {"timings", "claim", "made_with"} == set(json.loads(json.dumps(record)))
-    assert {"randeigen", "numpy", "python", "commit"} <= set(record["made_with"])
+    assert {"randeigen", "numpy", "python", "processor"} <= set(record["made_with"])
+
+
+def test_records_of_benchmarks_name_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"randeigen", "numpy", "python", "processor", "commit"} <= set(provenance.made_with())
+    monkeypatch.setenv("RANDEIGEN_COMMIT", "abc1234")
+    assert provenance.made_with()["commit"] == "abc1234"
 
 
 def test_growth_is_a_slope_on_log_log_paper() -> None:
@@ -44,7 +51,7 @@ def test_growth_is_a_slope_on_log_log_paper() -> None:
 
 @pytest.mark.parametrize(("n", "d", "dtype"), [(0, 5, "float32"), (5, 0, "float32"), (5, 5, "int8")])
 def test_nonsense_is_refused(n: int, d: int, dtype: str) -> None:
-    with pytest.raises(BadRows):
+    with pytest.raises(BadParameter):
         bench.time_rules({"a": RandEigen(0.1)}, n, d, dtype=dtype)
 
 

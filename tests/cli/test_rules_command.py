@@ -16,6 +16,7 @@ from randeigen.cli.rule_listing import pages
 from randeigen.lab import rule_study
 from randeigen.registry import build_rule
 from randeigen.rules import MIXERS, RULES, Krum, Mean, Median
+from studies import rules_docs
 from studies.documents import redrawn
 from studies.rules_docs import catalogue, sections
 
@@ -161,7 +162,7 @@ class TestTheRecord:
     def test_it_can_be_drawn_shown_and_put_into_a_page(self, record: Path, tmp_path: Path) -> None:
         found = json.loads(record.read_text())
         assert found["seeds"] == [rule_study.HELD_OUT]
-        assert {"commit", "numpy"} <= set(found["made_with"])
+        assert {"randeigen", "numpy"} <= set(found["made_with"])
         assert {one["rule"] for one in found["standings"]} == {
             "krum",
             "median",
@@ -175,8 +176,8 @@ class TestTheRecord:
         page, picture = tmp_path / "page.md", tmp_path / "rules.png"
         names = ("catalogue", "standings", "small", "rivals", "small rivals")
         page.write_text("".join(f"<!-- {name} -->\nOLD TEXT\n<!-- end -->\n" for name in names))
-        shown = call("--record", str(record), "--picture", str(picture), "--docs", str(page))
-        assert shown.exit_code == 0, shown.output
+        words = ["--record", str(record), "--picture", str(picture), "--docs", str(page)]
+        assert rules_docs.main(words) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert "OLD TEXT" not in page.read_text()
         assert "| **randeigen** |" in page.read_text()
@@ -184,12 +185,13 @@ class TestTheRecord:
     def test_a_page_without_markers_is_refused(self, record: Path, tmp_path: Path) -> None:
         page = tmp_path / "page.md"
         page.write_text("nothing marked")
-        assert call("--record", str(record), "--docs", str(page)).exit_code == 2
+        assert rules_docs.main(["--record", str(record), "--docs", str(page)]) == 2
         assert page.read_text() == "nothing marked"
 
-    def test_another_file_is_no_record(self, tmp_path: Path) -> None:
+    def test_another_file_is_no_record(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "x.json").write_text("{}")
-        assert "no record" in call("--record", str(tmp_path / "x.json")).output
+        assert rules_docs.main(["--record", str(tmp_path / "x.json")]) == 2
+        assert "no record" in capsys.readouterr().err
 
 
 class TestTheDocument:
@@ -200,7 +202,7 @@ class TestTheDocument:
         found = json.loads((ROOT / "results" / "rules.json").read_text())
         text = (ROOT / "docs" / "rules.md").read_text()
         assert redrawn(text, sections(found)) == text, (
-            "run: randeigen rules --record results/rules.json --docs docs/rules.md"
+            "run: python -m studies.rules_docs --docs docs/rules.md"
         )
 
     def test_every_rule_is_in_the_catalogue(self) -> None:

@@ -67,7 +67,7 @@ def test_one_record_per_rule_with_all_that_is_promised(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("clients-*.png"))) == 2
     assert not list(tmp_path.glob("*.npz")), "a finished run leaves no checkpoint"
     assert "round   2/2" in told.output
-    assert "weight to liars" in told.output
+    assert "weight to Byzantine" in told.output
     assert f"Look at {tmp_path}/report.html" in told.output
 
 
@@ -128,10 +128,10 @@ def test_weights_are_told_where_whole_clients_have_them(tmp_path: Path, rule: st
     assert (tmp_path / "weight.png").exists() == has
 
 
-def test_nobody_lying_is_told(tmp_path: Path) -> None:
+def test_that_no_client_is_byzantine_is_noted(tmp_path: Path) -> None:
     told = simulate(tmp_path, "--attack", "zero", "--eps", "0.05", "--rule", "mean", "--rounds", "1")
     assert told.exit_code == 0
-    assert "nobody lies" in told.output
+    assert "no client is Byzantine" in told.output
 
 
 def test_success_is_null_where_nothing_particular_is_wanted(tmp_path: Path) -> None:
@@ -151,7 +151,55 @@ def test_what_is_done_is_not_done_again_unless_asked(tmp_path: Path) -> None:
     assert "already there" not in simulate(tmp_path, *words, "--eps", "0.1").output
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_differ_in_any_setting_have_records_of_their_own(tmp_path: Path) -> None:
+    words = ("--attack", "zero", "--rule", "mean", "--rounds", "1")
+    for eps in ("0.1", "0.2"):
+        assert simulate(tmp_path, *words, "--eps", eps).exit_code == 0
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert {record["spec"]["eps"] for record in found} == {0.1, 0.2}
+    assert "already there" in simulate(tmp_path, *words, "--eps", "0.1").output
+
+
+def test_a_record_is_found_under_the_name_it_had_before_names_had_digests(tmp_path: Path) -> None:
+    words = ("--attack", "zero", "--rule", "mean", "--rounds", "1")
+    assert simulate(tmp_path, *words).exit_code == 0
+    (new,) = tmp_path.glob("*.json")
+    old = tmp_path / "digits-zero-mean-seed0.json"
+    new.rename(old)
+    again = simulate(tmp_path, *words)
+    assert "already there" in again.output
+    assert list(tmp_path.glob("*.json")) == [old]
+    assert "already there" not in simulate(tmp_path, *words, "--fresh").output
+    assert list(tmp_path.glob("*.json")) == [new], "--fresh replaces it"
+
+
+OLD_FLAGS = {
+    "--calm": ("--attack-start", "1", "calm"),
+    "--feared": ("--assumed-eps", "0.3", "feared"),
+    "--sample": ("--participation", "0.5", "sample"),
+    "--rate": ("--lr", "0.05", "rate"),
+    "--redraw": ("--resample-attackers", None, "redraw"),
+}
+
+
+@pytest.mark.parametrize("old", OLD_FLAGS)
+def test_a_renamed_flag_still_works_and_says_its_new_name(tmp_path: Path, old: str) -> None:
+    new, value, field = OLD_FLAGS[old]
+    given = [] if value is None else [value]
+    words = ("--attack", "zero", "--rule", "mean", "--rounds", "1", "--json")
+    specs = []
+    for flag in ([old, *given], [new, *given], [f"{old}={value}"] if value else [old]):
+        told = simulate(tmp_path, *words, *flag)
+        assert told.exit_code == 0, told.output
+        specs.append(json.loads(told.stdout)[0]["spec"])
+        assert (f"{old} is now {new}" in told.stderr) == (flag[0] != new)
+    assert specs[0] == specs[1] == specs[2]
+    assert specs[0][field] == (True if value is None else float(value))
+    assert old not in call("simulate", "--help").output
+
+
+@pytest.mark.parametrize("old_name", [False, True])
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_name: bool) -> None:
     words = ("--attack", "noise", "--rule", "randeigen")
     whole = Federation.round
 
@@ -165,9 +213,13 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         stopped = simulate(tmp_path / "one", *words)
     assert stopped.exit_code == 130
     assert "goes on where this one stopped" in stopped.output
+    if old_name:
+        (saved,) = (tmp_path / "one").glob("*.checkpoint.npz")
+        saved.rename(saved.with_name("digits-noise-randeigen-seed0.checkpoint.npz"))
     went_on = simulate(tmp_path / "one", *words)
     assert went_on.exit_code == 0
     assert "round   1/2" not in went_on.output
+    assert not list((tmp_path / "one").glob("*.npz"))
     assert simulate(tmp_path / "two", *words).exit_code == 0
     one, two = (records(tmp_path / name)["randeigen"] for name in ("one", "two"))
     for moment in (*one["history"], *two["history"]):
@@ -193,8 +245,9 @@ def test_the_records_can_be_had_on_stdout(tmp_path: Path) -> None:
         (("--device", "abacus"), "is not known"),
         (("--clients", "5000"), "cannot share"),
         (("--partition", "dirichlet", "--alpha", "0"), "positive number"),
-        (("--sample", "0"), "(0, 1]"),
-        (("--rate", "-1"), "positive learning rate"),
+        (("--participation", "0"), "(0, 1]"),
+        (("--lr", "-1"), "positive"),
+        (("--partition", "cuts"), "iid, dirichlet"),
         (("--server", "adam:eta=fast"), "is not a value"),
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
@@ -207,7 +260,8 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, words: tuple[str, ...], s
 
 
 def test_the_command_loads_torch_only_to_train() -> None:
-    code = "import sys, randeigen.cli.app, randeigen.attacks; print('torch' in sys.modules)"
+    code = "import sys; from randeigen.cli.commands import attacks, simulate, train"
+    code += "; print('torch' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
 

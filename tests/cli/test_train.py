@@ -146,7 +146,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("--defence", "prayer"), "there is no defence 'prayer'"),
         (("--start", "yesterday"), "there is no start 'yesterday'"),
         (("--eps", "0.7"), "eps=0.7"),
-        (("--rate", "-1"), "positive rate"),
+        (("--lr", "-1"), "positive"),
         (("--device", "abacus"), "is not known"),
     ],
 )

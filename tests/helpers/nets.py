@@ -1,4 +1,4 @@
-"""Small nets of every kind, and the slow obvious way to their table: one backward pass per example."""
+"""Small nets of every kind, and the slow obvious way to their gradients: one backward pass per example."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def inplace_on_sequences(n: int) -> Any:
 
 
 def wide_sequences(n: int) -> Any:
-    """Long enough for the other of a linear layer's two forms."""
+    """Long enough for the other of the two ways to a linear layer's Gram matrix."""
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (torch.randn(n, 40, 3),)
 
 

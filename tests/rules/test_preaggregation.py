@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from randeigen import BadFraction, aggregate
+from randeigen.errors import BadParameter
 from randeigen.geometry import measure
 from randeigen.rows import as_rows
 from randeigen.rules import Mean, RandEigen
@@ -207,7 +208,7 @@ def test_buckets_that_liars_could_hold_half_of_are_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None])
 def test_buckets_hold_a_whole_number_of_rows(wrong: Any) -> None:
-    with pytest.raises(BadFraction):
+    with pytest.raises(BadParameter):
         Bucketing(wrong)
 
 

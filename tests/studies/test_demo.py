@@ -68,10 +68,10 @@ def test_it_shows_the_commands_it_runs_and_they_can_be_run_again(shown: Shown) -
     assert not app(["replay", str(shown.folder / "audit.json")], standalone_mode=False)
 
 
-def test_the_files_of_liars_are_what_is_left_out(shown: Shown) -> None:
+def test_the_files_of_byzantine_clients_are_what_is_left_out(shown: Shown) -> None:
     left = re.findall(r"^ (client-\S+) +\S+ +left out", shown.said, re.M)
-    assert len(left) == demo.LIARS
-    assert all("liar" in name for name in left)
+    assert len(left) == demo.BYZANTINE
+    assert all("byzantine" in name for name in left)
 
 
 def test_it_tells_how_far_it_is_while_it_trains(shown: Shown) -> None:
@@ -107,7 +107,9 @@ def test_the_whole_of_it_takes_two_minutes_at_most_and_shows_what_it_claims(tmp_
     assert time.monotonic() - began < 120
     assert whole.code == 0
     ends = {
-        attack: dict(zip(demo.RULES, demo.records_of(demo.place(tmp_path, attack)), strict=True))
+        attack: dict(
+            zip(demo.RULES, demo.records_of(demo.folder_of(tmp_path, attack), 0, demo.ROUNDS), strict=True)
+        )
         for attack in demo.ATTACKS
     }
     calm, spoilt, door = ends.values()

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-import randeigen.torch  # noqa: E402
-from nets import ZOO, Encoder, Make, cnn, jacobian, losses_of, mlp  # noqa: E402
-from randeigen import BadFraction, BadRows, RandEigen, TooManyCorrupt, rules
+import randeigen.torch
+from nets import ZOO, Encoder, Make, cnn, jacobian, losses_of, mlp
+from randeigen import BadModel, BadParameter, RandEigen, TooManyCorrupt, rules
 from randeigen.torch.autograd_graph import read
 from randeigen.torch.group_verdict import MIN_GROUP_SIZE
 
@@ -180,7 +181,7 @@ def test_groups_are_judged_among_themselves_and_keep_their_share() -> None:
     assert verdict.bias_bound == pytest.approx(bounds)
 
 
-def test_directions_do_not_see_lengths_but_weights_are_spent_on_the_rows_themselves() -> None:
+def test_directions_do_not_depend_on_norms_but_weights_are_spent_on_the_rows_themselves() -> None:
     model, x, y = classifier(poisoned=3)
     scale = torch.logspace(-3, 3, 40, dtype=x.dtype)
     plain = randeigen.torch.backward(each(model, x, y), model, eps=0.1, directions=True, seed=0)
@@ -207,7 +208,7 @@ def test_an_example_without_gradient_has_no_direction_and_does_no_harm() -> None
     [rules.Krum(0.1), rules.Mean(0.1), rules.GeometricMedian(0.1), rules.CenteredClipping(0.1)],
     ids=repr,
 )
-def test_any_rule_on_the_table_will_do(rule: Any) -> None:
+def test_any_rule_that_needs_a_gram_matrix_will_do(rule: Any) -> None:
     model, x, y = classifier()
     losses = each(model, x, y)
     rows = jacobian(losses, model).numpy()
@@ -247,7 +248,7 @@ def spoil_loss(x: Any, losses: Callable[[Any], Any], value: float) -> Any:
     return factor * losses(x)
 
 
-def spoil_slope(x: Any, losses: Callable[[Any], Any], value: float) -> Any:
+def spoil_gradient(x: Any, losses: Callable[[Any], Any], value: float) -> Any:
     """A finite loss whose derivative is not: the root of 0, as often as needed."""
     found = list(losses(x))
     found[7] = found[7] + (found[7] - found[7].detach()).abs().sqrt().clamp(max=value)
@@ -256,7 +257,7 @@ def spoil_slope(x: Any, losses: Callable[[Any], Any], value: float) -> Any:
 
 @pytest.mark.parametrize("make", [mlp, cnn], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("value", [NAN, INF, 1e200])
-@pytest.mark.parametrize("spoil", [spoil_input, spoil_loss, spoil_slope])
+@pytest.mark.parametrize("spoil", [spoil_input, spoil_loss, spoil_gradient])
 def test_an_example_that_is_not_finite_is_left_out_and_the_others_never_feel_it(
     make: Make, value: float, spoil: Any
 ) -> None:
@@ -273,7 +274,7 @@ def test_an_example_that_is_not_finite_is_left_out_and_the_others_never_feel_it(
     torch.testing.assert_close(gradient(model), wanted)
 
 
-def test_more_of_them_than_feared_is_an_error_that_names_them_and_leaves_grad_alone() -> None:
+def test_more_of_them_than_eps_is_an_error_that_names_them_and_leaves_grad_alone() -> None:
     model, x, y = classifier()
     x[[3, 30]] = NAN
     x[9] = INF
@@ -316,7 +317,7 @@ def test_examples_that_mix_are_noticed_even_when_all_weights_are_equal(kind: Any
     model = kind().to(dtype)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
-    with pytest.raises(BadRows, match="example by example"):
+    with pytest.raises(BadModel, match="example by example"):
         randeigen.torch.backward(losses_of(model(torch.randn(n, 6, dtype=dtype))), model, eps=0.0)
     assert bool((gradient(model) == 1).all()), ".grad is not what it was"
 
@@ -333,8 +334,8 @@ class CompiledFunction(torch.autograd.Function):
         return losses * 1
 
     @staticmethod
-    def backward(ctx: Any, slopes: Any) -> Any:
-        return slopes
+    def backward(ctx: Any, grad_output: Any) -> Any:
+        return grad_output
 
 
 def as_if_compiled(model: Any, x: Any, y: Any) -> Any:
@@ -373,7 +374,7 @@ def without_the_layer(model: Any, x: Any, y: Any) -> Any:
 )
 def test_losses_that_cannot_be_judged_are_refused_with_advice(losses: Any, advice: str) -> None:
     model, x, y = classifier(10)
-    with pytest.raises(BadRows, match=advice):
+    with pytest.raises(BadModel, match=advice):
         randeigen.torch.backward(losses(model, x, y), model, eps=0.1)
     assert all(p.grad is None for p in model.parameters())
 
@@ -382,7 +383,7 @@ def test_losses_that_cannot_be_judged_are_refused_with_advice(losses: Any, advic
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 def test_a_compiled_model_is_refused() -> None:
     model, x, y = classifier(10)
-    with pytest.raises(BadRows, match="compile"):
+    with pytest.raises(BadModel, match="compile"):
         randeigen.torch.backward(each(torch.compile(model, backend="aot_eager"), x, y), model, eps=0.1)
 
 
@@ -400,14 +401,14 @@ def test_layers_that_cannot_be_judged_are_refused_with_advice(layer: Any, advice
     x = torch.randn(10, 6)
     seen = layer(x[None])[0][0] if isinstance(layer, nn.LSTM) else layer(x)
     given = layer if isinstance(layer, nn.DataParallel) else model
-    with pytest.raises(BadRows, match=advice):
+    with pytest.raises(BadModel, match=advice):
         randeigen.torch.backward(losses_of(model[1](seen)), given, eps=0.1)
 
 
 @pytest.mark.parametrize("option", [{"scale_grad_by_freq": True}, {"max_norm": 1.0}], ids=str)
 def test_embeddings_that_look_at_the_whole_batch_are_refused(option: Any) -> None:
     model = nn.Sequential(nn.Embedding(9, 4, **option), nn.Flatten(), nn.Linear(8, 2))
-    with pytest.raises(BadRows, match=next(iter(option))):
+    with pytest.raises(BadModel, match=next(iter(option))):
         randeigen.torch.backward(losses_of(model(torch.randint(0, 9, (5, 2)))), model, eps=0.1)
 
 
@@ -423,7 +424,7 @@ def test_an_input_overwritten_since_is_noticed() -> None:
     model, x = nn.Sequential(Shift(), nn.Linear(6, 2)), torch.randn(8, 6)
     losses = losses_of(model(x))
     x.zero_()
-    with pytest.raises(BadRows, match="in place"):
+    with pytest.raises(BadModel, match="in place"):
         randeigen.torch.backward(losses, model, eps=0.1)
 
 
@@ -435,14 +436,14 @@ def test_an_input_overwritten_since_is_noticed() -> None:
 def test_rules_that_make_no_sense_are_refused_before_any_pass(options: Any) -> None:
     model, x, y = classifier(10)
     losses = each(model, x, y)
-    with pytest.raises(BadFraction):
+    with pytest.raises(BadParameter):
         randeigen.torch.backward(losses, model, **options)
     randeigen.torch.backward(losses, model, eps=0.1)  # the graph is still whole
 
 
 def test_groups_of_another_length_are_refused() -> None:
     model, x, y = classifier(10)
-    with pytest.raises(BadRows, match=r"shape \(4,\)"):
+    with pytest.raises(BadParameter, match=r"shape \(4,\)"):
         randeigen.torch.backward(each(model, x, y), model, eps=0.1, groups=y[:4])
 
 
@@ -463,7 +464,7 @@ def test_a_part_of_the_model_can_judge_for_all_of_it() -> None:
     torch.testing.assert_close(gradient(model), torch.as_tensor(verdict.weights) @ rows)
     x[3] = NAN
     before = gradient(model)
-    with pytest.raises(BadRows, match="whole model"):
+    with pytest.raises(BadModel, match="whole model"):
         randeigen.torch.backward(each(model, x, y), model[2], eps=0.1)
     torch.testing.assert_close(gradient(model), before)
 
@@ -493,15 +494,15 @@ def test_losses_may_be_picked_by_gather() -> None:
     torch.testing.assert_close(gradient(model), wanted)
 
 
-def test_the_slopes_of_all_layers_are_not_held_together() -> None:
+def test_the_gradients_at_all_outputs_are_not_held_together() -> None:
     layers = [nn.Linear(64, 64) for _ in range(8)]
     model = nn.Sequential(*layers)
     losses = losses_of(model(torch.randn(6, 64)))
     graph = read(losses)
-    wanted = {node: None for out in graph.notes.values() for _, node, _, _ in out}
+    wanted = {node: None for out in graph.calls.values() for _, node, _, _ in out}
     assert len(wanted) == 8
     (lowest,) = graph.lowest(wanted)
-    assert [call.module for call, out in graph.notes.items() if out[0][1] is lowest] == [layers[0]]
+    assert [call.module for call, out in graph.calls.items() if out[0][1] is lowest] == [layers[0]]
 
 
 def test_an_input_that_wants_a_gradient_gets_it_too() -> None:

@@ -1,4 +1,4 @@
-"""The table without the rows is the table of the rows, for every kind of layer."""
+"""The Gram matrix computed without the rows is that of the rows, for every kind of layer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
-import randeigen.torch  # noqa: E402
-from nets import NAMED, ZOO, Encoder, Make, cnn, jacobian, losses_of, lstm, mlp  # noqa: E402
+import randeigen.torch
+from nets import NAMED, ZOO, Encoder, Make, cnn, jacobian, losses_of, lstm, mlp
 from randeigen.torch import gram_accumulator
-from randeigen.torch.forward_hooks import KEY
+from randeigen.torch.forward_hooks import METADATA_KEY
 from randeigen.torch.gradients import factors
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -37,17 +38,17 @@ def ready(make: Make, dtype: Any, n: int = 6) -> tuple[nn.Module, Any]:
 
 
 def apart(found: Any, wanted: Any) -> float:
-    """The largest difference, relative to the two rows' lengths."""
-    lengths = wanted.diagonal().sqrt()
-    return float(((found - wanted).abs() / torch.outer(lengths, lengths)).max())
+    """The largest difference, relative to the two rows' norms."""
+    norms = wanted.diagonal().sqrt()
+    return float(((found - wanted).abs() / torch.outer(norms, norms)).max())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("make", ZOO, ids=lambda make: make.__name__)
-def test_the_table_is_that_of_the_full_gradients(make: Make, dtype: Any) -> None:
+def test_the_gram_matrix_is_that_of_the_full_gradients(make: Make, dtype: Any) -> None:
     model, losses = ready(make, dtype)
     rows = jacobian(losses, model)
-    found = randeigen.torch.table(losses, model)
+    found = randeigen.torch.gram(losses, model)
     assert apart(found, rows @ rows.T) <= TOLERANCE[dtype]
     assert all(p.grad is None for p in model.parameters())
 
@@ -65,7 +66,7 @@ def test_torch_func_agrees(make: Make) -> None:
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     rows = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, *inputs)
     flat = torch.cat([value.flatten(1) for value in rows.values()], 1).double()
-    found = randeigen.torch.table(losses_of(model(*inputs)), model)
+    found = randeigen.torch.gram(losses_of(model(*inputs)), model)
     assert apart(found, flat @ flat.T) <= 1e-5
 
 
@@ -102,7 +103,7 @@ def test_any_convolution_is_exact_in_pieces_of_any_size(case: Any, n: int, piece
     rows = jacobian(losses, layer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(factors, "PIECE", piece)
-        found = randeigen.torch.table(losses, layer)
+        found = randeigen.torch.gram(losses, layer)
     scale = rows.square().sum(1).max() + 1e-300
     assert float((found - rows @ rows.T).abs().max() / scale) <= 1e-12
 
@@ -115,19 +116,23 @@ def test_any_convolution_is_exact_in_pieces_of_any_size(case: Any, n: int, piece
     st.integers(1, 4),
     st.sampled_from([1, 30, 2**22]),
 )
-def test_both_forms_of_a_linear_layer_agree(n: int, p: int, a: int, b: int, piece: int) -> None:
-    inputs, slopes = torch.randn(n, p, a).double(), torch.randn(n, p, b).double()
-    whole = (slopes.mT @ inputs).flatten(1)
-    torch.testing.assert_close(factors.pairwise(inputs, slopes, piece), whole @ whole.T)
-    torch.testing.assert_close(factors.OuterProduct(inputs, slopes).gram(piece), whole @ whole.T)
-    blocks = list(factors.summed([factors.OuterProduct(inputs, slopes)], torch.Size((b, a)), piece))
+def test_both_ways_to_a_linear_layers_gram_matrix_agree(n: int, p: int, a: int, b: int, piece: int) -> None:
+    inputs, grad_output = torch.randn(n, p, a).double(), torch.randn(n, p, b).double()
+    whole = (grad_output.mT @ inputs).flatten(1)
+    torch.testing.assert_close(factors.gram_by_pairs(inputs, grad_output, piece), whole @ whole.T)
+    torch.testing.assert_close(factors.OuterProduct(inputs, grad_output).gram(piece), whole @ whole.T)
+    blocks = list(
+        factors.summed_blocks([factors.OuterProduct(inputs, grad_output)], torch.Size((b, a)), piece)
+    )
     torch.testing.assert_close(torch.cat(blocks, 1).flatten(1), whole)
 
 
-def test_the_cheaper_form_of_a_linear_layer_is_taken() -> None:
-    assert factors.by_pairs(n=64, p=1, a=1000, b=1000)  # a plain layer: n²(in + out)
-    assert factors.by_pairs(n=64, p=4, a=1000, b=1000)
-    assert not factors.by_pairs(n=32, p=128, a=768, b=768)  # a transformer's: its gradients in pieces
+def test_the_cheaper_way_for_a_linear_layer_is_taken() -> None:
+    assert factors.pairs_are_cheaper(n=64, p=1, a=1000, b=1000)  # a plain layer: n²(in + out)
+    assert factors.pairs_are_cheaper(n=64, p=4, a=1000, b=1000)
+    assert not factors.pairs_are_cheaper(
+        n=32, p=128, a=768, b=768
+    )  # a transformer's: its gradients in pieces
 
 
 def test_a_gpu_is_given_larger_pieces_but_not_beyond_a_few_gradients() -> None:
@@ -136,32 +141,34 @@ def test_a_gpu_is_given_larger_pieces_but_not_beyond_a_few_gradients() -> None:
     assert factors.piece_for([huge], torch.device("cpu")) == factors.PIECE
     assert factors.piece_for([small], gpu) == 2 * factors.PIECE
     assert factors.piece_for([large, small], gpu) == 4 * (2**23 + 10)
-    assert factors.piece_for([huge], gpu) == factors.LARGEST
+    assert factors.piece_for([huge], gpu) == factors.MAX_PIECE
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 9), st.sampled_from([1, 10, 2**22]))
-def test_an_embeddings_table_needs_only_the_tokens_that_occur(n: int, p: int, words: int, piece: int) -> None:
-    tokens, slopes = torch.randint(-1, words, (n, p)), torch.randn(n, p, 3).double()
-    lookup = factors.EmbeddingRows(tokens, slopes)
+def test_an_embeddings_gram_matrix_needs_only_the_tokens_that_occur(
+    n: int, p: int, words: int, piece: int
+) -> None:
+    tokens, grad_output = torch.randint(-1, words, (n, p)), torch.randn(n, p, 3).double()
+    lookup = factors.EmbeddingRows(tokens, grad_output)
     rows = torch.zeros(n, words + 1, 3).double()
     for i in range(n):
         for j in range(p):
-            rows[i, tokens[i, j]] += slopes[i, j]  # −1, the last line, is cut off below
+            rows[i, tokens[i, j]] += grad_output[i, j]  # −1, the last line, is cut off below
     rows = rows[:, :-1]
     torch.testing.assert_close(lookup.gram(piece), rows.flatten(1) @ rows.flatten(1).T)
     torch.testing.assert_close(lookup.block(0, words), rows)
 
 
 @pytest.mark.parametrize("waiting", [0, 1000, 2**20])
-def test_shares_add_up_to_the_same_however_many_wait(waiting: int, monkeypatch: Any) -> None:
+def test_terms_add_up_to_the_same_however_many_wait(waiting: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(gram_accumulator, "MAX_WAITING_BYTES", waiting)
     model, losses = ready(cnn, torch.float32)
     rows = jacobian(losses, model)
-    assert apart(randeigen.torch.table(losses, model), rows @ rows.T) <= 1e-5
+    assert apart(randeigen.torch.gram(losses, model), rows @ rows.T) <= 1e-5
 
 
-def test_parameters_of_two_precisions_have_one_table() -> None:
+def test_parameters_of_two_precisions_have_one_gram_matrix() -> None:
     class Widened(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.double()
@@ -169,10 +176,10 @@ def test_parameters_of_two_precisions_have_one_table() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), Widened(), nn.Linear(3, 2).double())
     losses = losses_of(model(torch.randn(6, 4)))
     rows = torch.cat([jacobian(losses, layer) for layer in (model[0], model[3])], 1)
-    assert apart(randeigen.torch.table(losses, model, checked=True), rows @ rows.T) <= 1e-5
+    assert apart(randeigen.torch.gram(losses, model, checked=True), rows @ rows.T) <= 1e-5
 
 
-def test_the_callers_tf32_is_off_while_the_table_is_made_and_on_again(monkeypatch: Any) -> None:
+def test_the_callers_tf32_is_off_while_the_gram_matrix_is_made_and_on_again(monkeypatch: Any) -> None:
     flags = torch.backends.cuda.matmul
     name, off, on = (
         ("fp32_precision", "ieee", "tf32")
@@ -188,13 +195,13 @@ def test_the_callers_tf32_is_off_while_the_table_is_made_and_on_again(monkeypatc
 
         return call
 
-    for products in ("products", "joint_gram"):
+    for products in ("gram_of", "joint_gram"):
         monkeypatch.setattr(gram_accumulator, products, watched(getattr(gram_accumulator, products)))
     model, losses = ready(mlp, torch.float32)
     before = getattr(flags, name)
     setattr(flags, name, on)
     try:
-        randeigen.torch.table(losses, model)
+        randeigen.torch.gram(losses, model)
         assert getattr(flags, name) == on
     finally:
         setattr(flags, name, before)
@@ -207,7 +214,7 @@ def test_a_recurrent_layer_run_again_lays_out_no_weights_for_cudnn(monkeypatch: 
     monkeypatch.setattr(
         nn.RNNBase, "flatten_parameters", lambda layer: seen.append(torch.backends.cudnn.enabled)
     )
-    randeigen.torch.table(losses, model)
+    randeigen.torch.gram(losses, model)
     assert seen
     assert not any(seen)
     assert torch.backends.cudnn.enabled
@@ -225,18 +232,18 @@ def test_a_users_own_layer_takes_a_few_lines() -> None:
     asked = []
 
     @randeigen.torch.layer(Scale)
-    def scale(module: Any, inputs: Any, slopes: Any) -> Any:
+    def scale(module: Any, inputs: Any, grad_output: Any) -> Any:
         asked.append(module)
-        return {"scale": inputs[0] * slopes}
+        return {"scale": inputs[0] * grad_output}
 
     model = nn.Sequential(Scale(), mlp(1)[0])
     for rows_of in (lambda each: each, lambda each: each.unflatten(0, (3, 2)).mean(1)):
         losses = rows_of(losses_of(model(torch.randn(6, 7))))
         rows = jacobian(losses, model)
-        assert apart(randeigen.torch.table(losses, model), rows @ rows.T) <= 1e-5
+        assert apart(randeigen.torch.gram(losses, model), rows @ rows.T) <= 1e-5
     assert asked == [model[0]] * 2
-    with pytest.raises(randeigen.BadRows, match=r"gave scale gradients of shape \(6, 4, 7\)"):
-        randeigen.torch.table(losses_of(model(torch.randn(6, 4, 7))), model)
+    with pytest.raises(randeigen.BadModel, match=r"gave scale gradients of shape \(6, 4, 7\)"):
+        randeigen.torch.gram(losses_of(model(torch.randn(6, 4, 7))), model)
 
 
 def test_a_users_own_layer_need_not_write_its_gradients_out() -> None:
@@ -245,14 +252,14 @@ def test_a_users_own_layer_need_not_write_its_gradients_out() -> None:
             return super().forward(x) * 2
 
     @randeigen.torch.layer(Twice)
-    def twice(module: Any, inputs: Any, slopes: Any) -> Any:
-        return {"weight": randeigen.torch.Product(inputs[0], 2 * slopes), "bias": 2 * slopes.sum(1)}
+    def twice(module: Any, inputs: Any, grad_output: Any) -> Any:
+        return {"weight": randeigen.torch.Product(inputs[0], 2 * grad_output), "bias": 2 * grad_output.sum(1)}
 
     model = nn.Sequential(Twice(4, 3), nn.Tanh(), nn.Linear(3, 2))
     for rows_of in (lambda each: each, lambda each: each.unflatten(0, (3, 2)).mean(1)):
         losses = rows_of(losses_of(model(torch.randn(6, 5, 4))))
         rows = jacobian(losses, model)
-        assert apart(randeigen.torch.table(losses, model), rows @ rows.T) <= 1e-5
+        assert apart(randeigen.torch.gram(losses, model), rows @ rows.T) <= 1e-5
 
 
 def test_a_subclass_that_computes_something_else_is_not_taken_for_its_parent() -> None:
@@ -263,7 +270,7 @@ def test_a_subclass_that_computes_something_else_is_not_taken_for_its_parent() -
     model = nn.Sequential(Doubled(4, 3), nn.Tanh(), nn.Linear(3, 2))
     losses = losses_of(model(torch.randn(6, 4)))
     rows = jacobian(losses, model)
-    assert apart(randeigen.torch.table(losses, model), rows @ rows.T) <= 1e-5
+    assert apart(randeigen.torch.gram(losses, model), rows @ rows.T) <= 1e-5
 
 
 def test_microbatches_are_rows_when_their_losses_are_averaged() -> None:
@@ -272,50 +279,50 @@ def test_microbatches_are_rows_when_their_losses_are_averaged() -> None:
         each = losses_of(model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
         losses = each.unflatten(0, (3, 4)).mean(1)
         rows = jacobian(losses, model)
-        assert apart(randeigen.torch.table(losses, model), rows @ rows.T) <= 1e-12, make.__name__
+        assert apart(randeigen.torch.gram(losses, model), rows @ rows.T) <= 1e-12, make.__name__
 
 
 def test_only_the_parameters_of_the_given_model_count() -> None:
     model, losses = ready(mlp, torch.float64)
     head = model[2]
     rows = jacobian(losses, head)
-    assert apart(randeigen.torch.table(losses, head), rows @ rows.T) <= 1e-12
+    assert apart(randeigen.torch.gram(losses, head), rows @ rows.T) <= 1e-12
 
 
-def test_a_table_can_be_checked_without_touching_grad() -> None:
+def test_a_gram_matrix_can_be_checked_without_touching_grad() -> None:
     model, inputs = mlp(6)
     losses = losses_of(model(*inputs))
-    found = randeigen.torch.table(losses, model, checked=True)
-    torch.testing.assert_close(found, randeigen.torch.table(losses, model))
+    found = randeigen.torch.gram(losses, model, checked=True)
+    torch.testing.assert_close(found, randeigen.torch.gram(losses, model))
     assert all(p.grad is None for p in model.parameters())
     out = model(*inputs)
-    with pytest.raises(randeigen.BadRows, match="example by example"):
-        randeigen.torch.table(losses_of(out - out.mean(0)), model, checked=True)
+    with pytest.raises(randeigen.BadModel, match="example by example"):
+        randeigen.torch.gram(losses_of(out - out.mean(0)), model, checked=True)
 
 
 def test_half_precision_is_multiplied_out_in_single() -> None:
     model, inputs = mlp(6)
     with torch.autocast("cpu", torch.bfloat16):
         losses = losses_of(model(*inputs))
-        found = randeigen.torch.table(losses, model)
+        found = randeigen.torch.gram(losses, model)
     rows = jacobian(losses, model)
     assert apart(found, rows @ rows.T) <= 2e-2  # of which autograd's own rounding of each gradient is most
 
 
-def test_notes_are_gone_with_the_graph() -> None:
+def test_recorded_inputs_are_gone_with_the_graph() -> None:
     model = mlp(1)[0]
     x = torch.randn(6, 7)
     seen = weakref.ref(x.untyped_storage())
     losses = losses_of(model(x * 1))
-    assert notes_of(losses)
+    assert calls_of(losses)
     losses.sum().backward()
-    assert all(call.args is None for call in notes_of(losses)), "inputs outlive an ordinary backward pass"
+    assert all(call.args is None for call in calls_of(losses)), "inputs outlive an ordinary backward pass"
     del losses, x
     gc.collect()
     assert seen() is None
 
 
-@pytest.mark.parametrize("call", [randeigen.torch.table, partial(randeigen.torch.backward, eps=0.1)])
+@pytest.mark.parametrize("call", [randeigen.torch.gram, partial(randeigen.torch.backward, eps=0.1)])
 def test_no_graph_waits_for_the_garbage_collector(call: Any) -> None:
     model = Encoder(batch_first=True)
     x = torch.randn(6, 5, 8)
@@ -344,21 +351,21 @@ def test_a_residual_written_in_place_makes_no_cycle() -> None:
     assert seen() is None, "the graph is kept alive by a cycle"
 
 
-def notes_of(losses: Any) -> list[Any]:
-    """The calls noted in the graph of the losses."""
+def calls_of(losses: Any) -> list[Any]:
+    """The layer calls recorded in the graph of the losses."""
     found, stack = [], [losses.grad_fn]
     while stack:
         node = stack.pop()
-        found += [note[0] for note in node.metadata.get(KEY, ())]
+        found += [entry[0] for entry in node.metadata.get(METADATA_KEY, ())]
         stack += [child for child, _ in node.next_functions if child is not None]
     return found
 
 
-def test_without_gradients_nothing_is_noted_and_nothing_kept() -> None:
+def test_without_gradients_nothing_is_recorded() -> None:
     model, inputs = mlp(6)
     with torch.no_grad():
         out = model(*inputs)
     assert out.grad_fn is None
     model.requires_grad_(False)
     out = model(inputs[0].requires_grad_())
-    assert notes_of(out) == []
+    assert calls_of(out) == []

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import randeigen.torch
-from randeigen.errors import BadFraction, BadRows
+from randeigen.errors import BadFile, BadModel, BadParameter
 from randeigen.torch import Suspects
 from randeigen.torch.suspicion_score import (
     DIRECTIONS,
@@ -105,15 +105,15 @@ def test_ranking_holds_every_example_once_by_falling_score(judged: tuple[Any, Su
     assert (np.diff(suspects.scores.numpy()[ranking]) <= 0).all()
 
 
-def test_the_csv_says_the_same_as_the_table(judged: tuple[Any, Suspects, Any], tmp_path: Path) -> None:
+def test_the_csv_holds_the_same_as_the_report(judged: tuple[Any, Suspects, Any], tmp_path: Path) -> None:
     suspects = judged[1]
     suspects.to_csv(tmp_path / "suspects.csv")
     lines = list(csv.DictReader((tmp_path / "suspects.csv").read_text().splitlines()))
     assert [int(line["example"]) for line in lines] == suspects.ranking().tolist()
-    for line, told in zip(lines, suspects.table(), strict=True):
-        assert float(line["score"]) == told.score
-        assert int(line["label"]) == told.label == int(suspects.labels[told.example])
-        assert float(line["weight"]) == told.weight
+    for line, suspect in zip(lines, suspects.report(), strict=True):
+        assert float(line["score"]) == suspect.score
+        assert int(line["label"]) == suspect.label == int(suspects.labels[suspect.example])
+        assert float(line["weight"]) == suspect.weight
 
 
 def test_batches_name_their_examples_and_skip_those_left_out(judged: tuple[Any, Suspects, Any]) -> None:
@@ -168,7 +168,7 @@ def test_a_run_that_is_resumed_remembers() -> None:
     one.judge(model, criterion)
     two.judge(model, criterion)
     assert torch.equal(one.scores, two.scores)
-    with pytest.raises(BadRows, match="memory of 200 examples"):
+    with pytest.raises(BadFile, match="memory of 200 examples"):
         Suspects(TensorDataset(x[:50], y[:50]), 0.1).load_state_dict(one.state_dict())
 
 
@@ -198,7 +198,7 @@ def test_an_example_that_cannot_be_measured_is_left_out_and_spoils_nothing() -> 
     assert bool(suspects.scores[rest].isfinite().all())
 
 
-def test_nothing_is_left_out_when_nothing_is_feared() -> None:
+def test_nothing_is_left_out_at_eps_0() -> None:
     x, y, _ = clouds(120, 6)
     suspects = Suspects(TensorDataset(x, y), 0.0)
     suspects.judge(net(), criterion)
@@ -216,7 +216,7 @@ def test_scores_do_not_depend_on_the_scale_of_gradients() -> None:
     assert torch.allclose(one, two)
 
 
-def test_the_widest_direction_is_that_of_the_covariance() -> None:
+def test_the_top_direction_is_that_of_the_covariance() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((200, 30)) * np.linspace(3, 0.1, 30)
     found = top_principal_coordinates(torch.tensor(rows @ rows.T), torch.Generator().manual_seed(0)).numpy()
@@ -240,20 +240,20 @@ def test_a_crowd_of_badly_learnt_neighbours_stands_out_and_a_lone_hard_example_d
     assert float(near[0]) < crowd
 
 
-def test_doubt_is_the_log_odds_against_the_label() -> None:
+def test_the_logit_loss_is_the_log_odds_against_the_label() -> None:
     p = torch.tensor([0.01, 0.5, 0.9], dtype=torch.float64)
     assert torch.allclose(logit_loss(-p.log()), ((1 - p) / p).log())
     assert bool(logit_loss(torch.tensor([0.0, 1e-30, 80.0, 1e4])).isfinite().all())
 
 
-def test_liars_do_not_set_the_scale() -> None:
+def test_a_minority_does_not_set_the_scale() -> None:
     values = torch.cat([torch.linspace(-1, 1, 101), torch.full((20,), 1e6)]).double()
     assert float(robust_z_score(values)[:101].abs().max()) < 5
     assert robust_z_score(torch.zeros(5)).tolist() == [0.0] * 5
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda x, y: Suspects(TensorDataset(x, y), 0.5), "eps=0.5"),
         (lambda x, y: Suspects(TensorDataset(x, y), -0.1), "eps=-0.1"),
@@ -269,10 +269,16 @@ def test_liars_do_not_set_the_scale() -> None:
         (lambda x, y: Suspects(TensorDataset(x, x, y), 0.1).judge(net(), criterion), "gives 3 parts"),
     ],
 )
-def test_mistakes_are_told(make: Any, said: str) -> None:
+def test_mistakes_are_explained(make: Any, message: str) -> None:
     x, y, _ = clouds(60, 3)
-    with pytest.raises((BadFraction, BadRows), match=said):
+    with pytest.raises((BadParameter, BadModel), match=message):
         make(x, y)
+
+
+def test_the_report_is_still_found_under_its_old_name() -> None:
+    x, y, _ = clouds(60, 3)
+    suspects = Suspects(TensorDataset(x, y), 0.1)
+    assert suspects.table() == suspects.report()
 
 
 def test_it_is_where_people_look_for_it() -> None:

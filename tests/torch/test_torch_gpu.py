@@ -1,4 +1,4 @@
-"""Training steps on a GPU: the same table, whatever precision the training is done in."""
+"""Training steps on a GPU: the same Gram matrix, whatever precision the training is done in."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def ready(make: Make, n: int = 12) -> tuple[Any, Any]:
 
 
 def apart(found: Any, wanted: Any) -> float:
-    lengths = wanted.diagonal().sqrt()
-    return float(((found - wanted).abs() / torch.outer(lengths, lengths)).max())
+    norms = wanted.diagonal().sqrt()
+    return float(((found - wanted).abs() / torch.outer(norms, norms)).max())
 
 
 def gradient(model: Any) -> Any:
@@ -43,11 +43,11 @@ def gradient(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", ZOO, ids=lambda make: make.__name__)
-def test_table_and_gradient_are_those_of_the_rows(make: Make) -> None:
+def test_gram_matrix_and_gradient_are_those_of_the_rows(make: Make) -> None:
     model, inputs = ready(make)
     losses = losses_of(model(*inputs))
     rows = jacobian(losses, model)
-    found = randeigen.torch.table(losses, model)
+    found = randeigen.torch.gram(losses, model)
     assert found.is_cuda
     assert apart(found, rows @ rows.T) <= 1e-5
     verdict = randeigen.torch.backward(losses, model, eps=0.1)
@@ -56,7 +56,7 @@ def test_table_and_gradient_are_those_of_the_rows(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", [mlp, transformer, cnn], ids=lambda make: make.__name__)
-def test_tf32_is_for_training_not_for_the_table(make: Make) -> None:
+def test_tf32_is_for_training_not_for_the_gram_matrix(make: Make) -> None:
     model, inputs = ready(make, 64)
     losses = losses_of(model(*inputs))
     rows = jacobian(losses, model)
@@ -66,8 +66,8 @@ def test_tf32_is_for_training_not_for_the_table(make: Make) -> None:
         assert torch.backends.cuda.matmul.allow_tf32
     finally:
         torch.backends.cuda.matmul.allow_tf32 = False
-    lengths = torch.as_tensor(verdict.norms).cuda()
-    assert float((lengths / rows.norm(dim=1) - 1).abs().max()) < 1e-3  # the slopes themselves are TF32
+    norms = torch.as_tensor(verdict.norms).cuda()
+    assert float((norms / rows.norm(dim=1) - 1).abs().max()) < 1e-3  # the gradients at the outputs are TF32
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

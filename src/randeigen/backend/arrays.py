@@ -153,6 +153,13 @@ def working(dtypes: Sequence[Any]) -> Any:
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
+def largest_number(dtype: Any) -> float:
+    """The largest finite number of a floating-point dtype."""
+    if isinstance(dtype, np.dtype):
+        return float(np.finfo(dtype).max)
+    return float(sys.modules["torch"].finfo(dtype).max)
+
+
 def on_host(leaf: Any) -> bool:
     """Whether its numbers lie in this machine's own memory."""
     return not is_tensor(leaf) or leaf.device.type == "cpu"

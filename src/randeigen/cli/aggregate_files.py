@@ -1,4 +1,4 @@
-"""Files in, verdict out: what `aggregate` and `replay` share."""
+"""From files to an aggregate: what `aggregate` and `replay` share."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ import randeigen
 from randeigen.cli.exit_codes import UsageError
 from randeigen.cli.input_files import suffix_of
 from randeigen.errors import BadRows, TooManyCorrupt
+from randeigen.outcomes import Unusable
 from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit
-from randeigen.rows.formats import shown, storage
+from randeigen.rows.formats import storage
 from randeigen.rows.write import coded
-from randeigen.types import Aggregate, Progress, Rule
+from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress, Rule
 
-LOST = "no usable file: "  # how the door begins its reasons
+MAX_REASONS_SHOWN = 8  # files named one by one in an error
 
 
 @dataclass(frozen=True)
 class AggregateOptions:
-    """All that decides a verdict, beside the files."""
+    """Everything but the files that decides a verdict."""
 
     rule: str  # as --rule spells it
     eps: float | None
     f: int | None
     seed: int | None
-    geometry: str
-    on_excess: str
+    geometry: GeometryKind
+    on_excess: OnExcess
 
 
 class Judged(NamedTuple):
-    """What came of the files."""
+    """The aggregate of the files, and what it takes to write it."""
 
     result: Aggregate
-    dtypes: dict[str, str]  # that most files store
-    numbers: int  # averaged in each file
+    dtypes: dict[str, str]  # array name: the dtype that most files store
+    numbers: int  # how many numbers of each file are averaged
 
 
 def aggregate_files(
@@ -52,8 +53,10 @@ def aggregate_files(
     visit: Visit | None = None,
 ) -> Judged:
     """The aggregate of the files; `out` is checked to be able to hold it."""
-    f = rule.assumed_corrupt(len(paths))  # refuses an f that so few files cannot afford, before any is opened
-    rows = _opened(paths, rule, f, visit)
+    f = rule.assumed_corrupt(
+        len(paths)
+    )  # an f that so few files cannot afford is refused before any is opened
+    rows = _open(paths, rule, f, visit)
     dtypes = dict(rows.dtypes)
     check_form(out, dtypes)
     try:
@@ -71,18 +74,18 @@ def aggregate_files(
 
 
 def write(path: str, result: Aggregate, dtypes: Mapping[str, str]) -> None:
-    """The answer in the form its name asks for, whole or not at all."""
+    """Write the answer in the format of the file name, whole or not at all."""
     answer = result.mean
     if suffix_of(path) == ".npy" and isinstance(answer, dict):
         (answer,) = answer.values()
     write_answer(path, answer, dtypes)
 
 
-def why_lost(reason: str, path: str) -> str:
-    """The door's reason without the path, which stands beside it."""
-    if not reason.startswith(LOST):
-        return reason
-    return "unreadable: " + reason.removeprefix(f"{LOST}{shown(path)} ")
+def without_path(reason: str) -> str:
+    """Why a row is unusable, without the path, which is shown beside it."""
+    if isinstance(reason, Unusable) and reason.path is not None:
+        return f"unreadable: {reason.detail}"
+    return reason
 
 
 def check_form(out: str, dtypes: Mapping[str, str]) -> None:
@@ -97,8 +100,8 @@ def check_form(out: str, dtypes: Mapping[str, str]) -> None:
             raise UsageError(f"{out} cannot hold an array named {name!r}; give .safetensors.")
 
 
-def _opened(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
-    """The files as rows: which arrays most of them hold is known, no number is read yet."""
+def _open(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
+    """The files as rows: their headers are read, no number yet."""
     try:
         return as_rows(paths, multiple=getattr(rule, "chunk", 1), visit=visit)
     except BadRows as error:
@@ -108,14 +111,16 @@ def _opened(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> An
 
 
 def _excess(error: TooManyCorrupt, paths: Sequence[str], f: int) -> str:
-    """The engine speaks of rows; the caller gave files."""
-    told = [f"{paths[i]} ({why_lost(why, paths[i])})" for i, why in list(error.reasons.items())[:8]]
-    more = f"; and {len(error.rows) - 8} more" if len(error.rows) > 8 else ""
+    """The library's error names rows; this one names the caller's files."""
+    first = list(error.reasons.items())[:MAX_REASONS_SHOWN]
+    reasons = [f"{paths[row]} ({without_path(reason)})" for row, reason in first]
+    hidden = len(error.rows) - len(first)
+    more = f"; and {hidden} more" if hidden > 0 else ""
     some = len(error.rows) < len(paths)
     advice = ", or give --on-excess drop to go on without them" if some else ""
     return (
         f"{len(error.rows)} of {len(paths)} files are unusable, but at most {f} were said to be corrupt: "
-        f"{'; '.join(told)}{more}. Find out why{advice}."
+        f"{'; '.join(reasons)}{more}. Find out why{advice}."
     )
 
 

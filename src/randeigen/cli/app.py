@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import randeigen
-from randeigen.cli.commands.aggregate import aggregate
-from randeigen.cli.commands.attacks import attacks
-from randeigen.cli.commands.bench import bench
-from randeigen.cli.commands.replay import replay
-from randeigen.cli.commands.rules import rules
-from randeigen.cli.commands.simulate import simulate
-from randeigen.cli.commands.train import train
+from randeigen.cli.options import CommandWithRenamedFlags
 
 HELP = """Average files of which some may be corrupt, and know how far these can have moved the answer.
 
@@ -37,7 +33,43 @@ Exit codes:
   130  interrupted; nothing is left half-written
 """
 
+# Each is the function of this name in the module of this name in `randeigen.cli.commands`.
+COMMANDS = {
+    "aggregate": "Average files of updates robustly.",
+    "replay": "Confirm a recorded verdict.",
+    "bench": "How many plain means does robustness cost here?",
+    "rules": "Every rule: what it is, and how it does.",
+    "simulate": "Train a federation of which some clients are Byzantine.",
+    "train": "Train a model on data of which some is poison.",
+    "attacks": "List the attacks of the laboratory.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """Imports a command when it is called, so that `aggregate` does not wait for the laboratory."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)  # a mistyped name is compared with these
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"randeigen.cli.commands.{cmd_name}")
+        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+        alone.command(cls=CommandWithRenamedFlags)(getattr(module, cmd_name))
+        return typer.main.get_command(alone)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
 app = typer.Typer(
+    cls=LazyGroup,
     help=HELP,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -47,8 +79,8 @@ app = typer.Typer(
 )
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _print_version(given: bool) -> None:
+    if given:
         typer.echo(f"randeigen {randeigen.__version__}")
         raise typer.Exit
 
@@ -56,16 +88,7 @@ def _tell_version(asked: bool) -> None:
 @app.callback(help=HELP)
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
-
-
-app.command(short_help="Average files of updates robustly.")(aggregate)
-app.command(short_help="Confirm a recorded verdict.")(replay)
-app.command(short_help="How many plain means does robustness cost here?")(bench)
-app.command(short_help="Every rule: what it is, and how it does.")(rules)
-app.command(short_help="Watch a federation train under attack.")(simulate)
-app.command(short_help="Watch a model train on poisoned data.")(train)
-app.command(short_help="List the attacks of the laboratory.")(attacks)

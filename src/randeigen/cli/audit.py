@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from randeigen.cli.aggregate_files import LOST, AggregateOptions, Judged, folder_of
+from randeigen.cli.aggregate_files import AggregateOptions, Judged, folder_of
 from randeigen.cli.exit_codes import UsageError
 from randeigen.cli.fingerprints import Digest
 from randeigen.cli.input_files import suffix_of
 from randeigen.cli.outcomes import FileOutcome, summary
+from randeigen.outcomes import Unusable
 from randeigen.provenance import versions
 from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
@@ -35,9 +36,9 @@ from randeigen.rows.write import replacing
 from randeigen.types import Rule
 
 SCHEMA = "randeigen-audit/1"
-LARGEST = 2**28  # bytes; a million files need less
-DEEPEST = 16  # levels; an audit has four
-INFORMATION = frozenset({"time", "versions"})  # told to readers; a replay has nothing to compare them with
+MAX_AUDIT_BYTES = 2**28  # a million files need less
+MAX_JSON_DEPTH = 16  # levels; an audit has four
+INFORMATION = frozenset({"time", "versions"})  # for readers; a replay has nothing to compare them with
 
 # What audits had from the first. Fields that came later are absent from older audits, all or none of them.
 FIRST: Mapping[str, tuple[str, ...]] = {
@@ -54,7 +55,7 @@ class Outcome(NamedTuple):
     """All that an audit records beside the call."""
 
     digests: Sequence[Digest]
-    fates: Sequence[FileOutcome]
+    files: Sequence[FileOutcome]
     judged: Judged
     written: Digest  # of the answer
 
@@ -87,15 +88,15 @@ def record(
     files = [
         {
             "file": name,
-            "bytes": found.size,
-            "sha256": found.sha256,
-            "unread": found.unread,
-            **asdict(fate),
+            "bytes": fingerprint.size,
+            "sha256": fingerprint.sha256,
+            "unread": fingerprint.unread,
+            **asdict(file_outcome),
         }
-        for name, found, fate in zip(names, outcome.digests, outcome.fates, strict=True)
+        for name, fingerprint, file_outcome in zip(names, outcome.digests, outcome.files, strict=True)
     ]
     settings: Any = rule
-    verdict = summary(outcome.judged.result)
+    verdict, unusable = summary(outcome.judged.result), outcome.judged.result.unusable
     written = outcome.written
     content = {
         "schema": SCHEMA,
@@ -103,7 +104,7 @@ def record(
         "versions": {**versions(), "platform": platform.platform()},
         "call": asdict(call),
         "rule": {"name": type(rule).__name__} | (asdict(settings) if is_dataclass(rule) else {}),
-        "verdict": verdict | {"notes": [_without_folder(note, paths, names) for note in verdict["notes"]]},
+        "verdict": verdict | {"notes": _without_folder(verdict["notes"], unusable, names)},
         "numbers": outcome.judged.numbers,
         "output": {"file": os.path.relpath(out, home), "bytes": written.size, "sha256": written.sha256},
         "folder": os.path.relpath(folder, home),
@@ -112,11 +113,13 @@ def record(
     return content | {"seal": seal(content)}
 
 
-def _without_folder(note: str, paths: Sequence[str], names: Sequence[str]) -> str:
-    """A note that names files as the audit does, wherever they are."""
-    for path, name in zip(paths, names, strict=True) if LOST in note else ():
-        note = note.replace(f"{LOST}{shown(path)} ", f"{LOST}{shown(name)} ")
-    return note
+def _without_folder(notes: Sequence[str], unusable: Mapping[int, str], names: Sequence[str]) -> list[str]:
+    """Notes that name files as the audit does: relative to its folder, wherever that is."""
+    for row, reason in unusable.items():
+        if isinstance(reason, Unusable) and reason.path is not None:
+            moved = reason.at(shown(names[row]))
+            notes = [note.replace(reason, moved) for note in notes]
+    return list(notes)
 
 
 def seal(content: Mapping[str, Any]) -> dict[str, str]:
@@ -130,17 +133,17 @@ def seal(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def save(path: str, content: dict[str, Any]) -> None:
-    """Whole or not at all. ASCII, so that names that are no text survive the journey."""
+    """Write an audit, whole or not at all. It is ASCII, so that names that are no text survive."""
     with replacing(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode("ascii") + b"\n")
 
 
 def load(path: str) -> Audit:
     """An audit file, checked field by field."""
-    found = _bytes(path)
+    stored = _bytes(path)
     try:
         content = json.loads(
-            found.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite
+            stored.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite
         )
         _refuse_depth(content)
     except (ValueError, RecursionError) as error:
@@ -160,10 +163,10 @@ def _bytes(path: str) -> bytes:
     """The bytes of a regular file of reasonable size."""
     if not os.path.isfile(path):
         raise UsageError(f"{path} is not a file; give an audit that `randeigen aggregate --audit` wrote.")
-    if os.path.getsize(path) > LARGEST:
+    if os.path.getsize(path) > MAX_AUDIT_BYTES:
         raise UsageError(f"{path} is too large for an audit.")
     with open(path, "rb") as file:
-        return file.read(LARGEST)
+        return file.read(MAX_AUDIT_BYTES)
 
 
 class Mangled(Exception):
@@ -198,35 +201,35 @@ def _parsed(content: dict[str, Any]) -> Audit:
     )
 
 
-def _require(found: Mapping[str, Any], part: str, label: str) -> None:
+def _require(fields: Mapping[str, Any], part: str, label: str) -> None:
     """Refuse a part in which a field is missing that audits had from the first."""
     for key in FIRST[part]:
-        if key not in found:
+        if key not in fields:
             raise Mangled(f"{label + key!r} is missing")
 
 
-def _call(found: dict[str, Any]) -> AggregateOptions:
-    seed = _take(found, "seed", int)
+def _call(fields: dict[str, Any]) -> AggregateOptions:
+    seed = _take(fields, "seed", int)
     if not 0 <= seed < 2**128:
         raise Mangled("'seed' is not one of ours")
     return AggregateOptions(
-        rule=_take(found, "rule", str),
-        eps=_take(found, "eps", float, type(None)),
-        f=_take(found, "f", int, type(None)),
+        rule=_take(fields, "rule", str),
+        eps=_take(fields, "eps", float, type(None)),
+        f=_take(fields, "f", int, type(None)),
         seed=seed,
-        geometry=_take(found, "geometry", str),
-        on_excess=_take(found, "on_excess", str),
+        geometry=_take(fields, "geometry", str),
+        on_excess=_take(fields, "on_excess", str),
     )
 
 
-def _digest(found: dict[str, Any]) -> Digest:
-    sha256 = _take(found, "sha256", str, type(None))
-    size, unread = _take(found, "bytes", int, type(None)), _take(found, "unread", str, type(None))
+def _digest(fields: dict[str, Any]) -> Digest:
+    sha256 = _take(fields, "sha256", str, type(None))
+    size, unread = _take(fields, "bytes", int, type(None)), _take(fields, "unread", str, type(None))
     return Digest(None if sha256 is None else _sha256(sha256), size, unread)
 
 
-def _weight(found: dict[str, Any]) -> None:
-    weight = _take(found, "weight", float)
+def _weight(fields: dict[str, Any]) -> None:
+    weight = _take(fields, "weight", float)
     if not 0 <= weight <= 1 + 1e-9:
         raise Mangled(f"a weight is {weight!r:.60}")
 
@@ -250,11 +253,11 @@ def _inside(files: tuple[str, ...]) -> tuple[str, ...]:
     return files
 
 
-def _take(found: dict[str, Any], key: str, *kinds: type) -> Any:
+def _take(fields: dict[str, Any], key: str, *kinds: type) -> Any:
     """A field of one of these kinds; whole numbers pass as fractions, true and false as neither."""
-    if key not in found:
+    if key not in fields:
         raise Mangled(f"{key!r} is missing")
-    value = found[key]
+    value = fields[key]
     accepted = (*kinds, int) if float in kinds else kinds
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
         raise Mangled(f"{key!r} is {value!r:.60}")
@@ -262,10 +265,10 @@ def _take(found: dict[str, Any], key: str, *kinds: type) -> Any:
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         raise ValueError("a key appears twice")
-    return found
+    return unique
 
 
 def _no_constant(text: str) -> Any:
@@ -273,15 +276,15 @@ def _no_constant(text: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    if not math.isfinite(found := float(text)):
+    if not math.isfinite(number := float(text)):
         raise ValueError(f"the number {text:.40} is too large")
-    return found
+    return number
 
 
 def _refuse_depth(content: Any) -> None:
-    """Whatever prints or compares a value later may do so without asking how deep it goes."""
+    """Limit the nesting here, so that whatever prints or compares a value later may recurse into it."""
     level = [content]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_JSON_DEPTH):
         level = [
             inner
             for each in level
@@ -289,4 +292,4 @@ def _refuse_depth(content: Any) -> None:
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
     if level:
-        raise ValueError(f"it is nested more than {DEEPEST} deep")
+        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep")

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.chunking import BLOCK_BYTES
-from randeigen.cli.aggregate_files import LOST
 from randeigen.cli.audit import FIRST, INFORMATION, Audit, seal
 from randeigen.cli.fingerprints import Digest
 from randeigen.cli.outcomes import short
 from randeigen.errors import RandEigenError
+from randeigen.outcomes import NO_USABLE_FILE
 from randeigen.rows.file_rows import FileRows
 
-ROUGH = 1e-4  # distances to the plain mean, relatively
-CLOSE = 1e-6  # weights, absolutely; bounds, scores and answers, relatively
-THREE_DIGITS = 0.011  # numbers in a sentence, where the scores behind them differ by rounding
+DISTANCE_TOLERANCE = 1e-4  # relative, of distances to the plain mean
+TOLERANCE = 1e-6  # absolute for weights; relative for bounds, scores and answers
+TEXT_TOLERANCE = 0.011  # relative, of numbers with three digits in a sentence
 NUMBER = re.compile(r"[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
 BYTES = ("sha256", "bytes", "unread")
 
@@ -40,17 +40,17 @@ def edits(recorded: Audit) -> Iterator[Difference]:
     later = set(content) - set(FIRST[""])
     if recorded.is_first:
         if later:
-            told = f"the audit has {', '.join(map(repr, sorted(later)))} and no seal"
-            yield difference("seal", "seal", told)
+            sentence = f"the audit has {', '.join(map(repr, sorted(later)))} and no seal"
+            yield difference("seal", "seal", sentence)
         return
-    kept, made = content["seal"], seal(content)
-    if not isinstance(kept, dict):
-        yield difference("seal", "seal", f"the seal is {kept!r:.60}")
+    stored, computed = content["seal"], seal(content)
+    if not isinstance(stored, dict):
+        yield difference("seal", "seal", f"the seal is {stored!r:.60}")
         return
-    for key in sorted(kept.keys() | made.keys()):
-        if kept.get(key) != made.get(key):
-            told = f"{key} or its seal was edited after the audit was written"
-            yield difference("seal", f"seal.{key}", told)
+    for key in sorted(stored.keys() | computed.keys()):
+        if stored.get(key) != computed.get(key):
+            sentence = f"{key} or its seal was edited after the audit was written"
+            yield difference("seal", f"seal.{key}", sentence)
 
 
 def changed(recorded: Audit, now: Sequence[Digest]) -> Iterator[Difference]:
@@ -59,49 +59,51 @@ def changed(recorded: Audit, now: Sequence[Digest]) -> Iterator[Difference]:
         both = {"file": file, "recorded": before.sha256, "found": after.sha256}
         if before.sha256 != after.sha256:
             if after.sha256 is None:
-                told = f"{file} {after.unread}; it could be read then"
+                sentence = f"{file} {after.unread}; it could be read then"
             elif before.sha256 is None:
-                told = f"{file} can be read now; then it {before.unread}"
+                sentence = f"{file} can be read now; then it {before.unread}"
             else:
-                told = f"{file} changed: {fingerprint(after)} now, {fingerprint(before)} then"
-            yield difference("file", f"files[{row}].sha256", told, **both)
+                sentence = f"{file} changed: {fingerprint(after)} now, {fingerprint(before)} then"
+            yield difference("file", f"files[{row}].sha256", sentence, **both)
         elif before.size != after.size:
-            told = f"{file} has {after.size} bytes, recorded {before.size}"
-            yield difference("file", f"files[{row}].bytes", told, **both)
+            sentence = f"{file} has {after.size} bytes, recorded {before.size}"
+            yield difference("file", f"files[{row}].bytes", sentence, **both)
         elif before.unread != after.unread:
-            told = f"{file} has unread {after.unread!r}, recorded {before.unread!r:.200}"
-            yield difference("file", f"files[{row}].unread", told, **both)
+            sentence = f"{file} has unread {after.unread!r}, recorded {before.unread!r:.200}"
+            yield difference("file", f"files[{row}].unread", sentence, **both)
 
 
-def fingerprint(found: Digest) -> str:
+def fingerprint(file: Digest) -> str:
     """Short enough for a sentence."""
-    return f"{found.size or 0:,} bytes, SHA-256 {(found.sha256 or '')[:12]}…"
+    return f"{file.size or 0:,} bytes, SHA-256 {(file.sha256 or '')[:12]}…"
 
 
-def verdicts(recorded: Audit, found: Mapping[str, Any]) -> Iterator[Difference]:
-    """All the rest of an audit beside what was recomputed; files and output have been seen to."""
+def verdicts(recorded: Audit, recomputed: Mapping[str, Any]) -> Iterator[Difference]:
+    """Everything else in an audit beside what was recomputed; files and output are compared elsewhere."""
     before = recorded.content
     first = recorded.is_first
     n = len(recorded.files)
-    for row, (old, new) in enumerate(zip(before["files"], found["files"], strict=True)):
+    for row, (old, new) in enumerate(zip(before["files"], recomputed["files"], strict=True)):
         rounded = old["score"] != new["score"]
         for key in _keys(old, new, first):
             if key not in BYTES and not _agree(key, old, new, n, rounded):
-                told = f"{old['file']} has {_told(key, new, old)}"
-                yield difference(key, f"files[{row}].{key}", told, file=old["file"], **_both(key, old, new))
+                sentence = f"{old['file']} has {_compared(key, new, old)}"
+                yield difference(
+                    key, f"files[{row}].{key}", sentence, file=old["file"], **_both(key, old, new)
+                )
     for part in ("verdict", "rule", "call", "output"):
-        old, new = before[part], found[part]
+        old, new = before[part], recomputed[part]
         for key in _keys(old, new, first):
             if part == "output" and key in FIRST["output"]:
                 continue
             moved = key == "notes" and first and _notes(old[key], new[key])
             if not moved and not _agree(key, old, new, n):
-                told = f"the {part} has {_told(key, new, old)}"
-                yield difference(key, f"{part}.{key}", told, **_both(key, old, new))
-    for key in _keys(before, found, first):
-        if key not in (*FIRST[""], "seal") and not _agree(key, before, found, n):
-            told = f"the audit has {_told(key, found, before)}"
-            yield difference(key, key, told, **_both(key, before, found))
+                sentence = f"the {part} has {_compared(key, new, old)}"
+                yield difference(key, f"{part}.{key}", sentence, **_both(key, old, new))
+    for key in _keys(before, recomputed, first):
+        if key not in (*FIRST[""], "seal") and not _agree(key, before, recomputed, n):
+            sentence = f"the audit has {_compared(key, recomputed, before)}"
+            yield difference(key, key, sentence, **_both(key, before, recomputed))
 
 
 def _keys(old: Mapping[str, Any], new: Mapping[str, Any], first: bool) -> list[str]:
@@ -114,17 +116,17 @@ def _keys(old: Mapping[str, Any], new: Mapping[str, Any], first: bool) -> list[s
 def _agree(key: str, old: Mapping[str, Any], new: Mapping[str, Any], n: int, rounded: bool = False) -> bool:
     if key == "distance_to_mean" and _number(old.get(key)) and _number(new.get(key)):
         # A small difference of large numbers: beside the certificate, what weights may differ by is nothing.
-        return close(old[key], new[key], ROUGH, CLOSE * (new.get("bias_bound") or 0.0))
+        return close(old[key], new[key], DISTANCE_TOLERANCE, TOLERANCE * (new.get("bias_bound") or 0.0))
     return key in old and key in new and _same(key, old[key], new[key], n, rounded)
 
 
-def _told(key: str, new: Mapping[str, Any], old: Mapping[str, Any]) -> str:
+def _compared(key: str, new: Mapping[str, Any], old: Mapping[str, Any]) -> str:
     name = "certificate (bias_bound)" if key == "bias_bound" else key
     return f"{name} {_short(new, key)}, recorded {_short(old, key)}"
 
 
-def _short(found: Mapping[str, Any], key: str) -> str:
-    return f"{found[key]!r:.200}" if key in found else "missing"
+def _short(fields: Mapping[str, Any], key: str) -> str:
+    return f"{fields[key]!r:.200}" if key in fields else "missing"
 
 
 def _both(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,15 +134,17 @@ def _both(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str,
 
 
 def _same(key: str, old: Any, new: Any, n: int, rounded: bool = False) -> bool:
-    """Whether a recorded value is what was found, but for the last digits of its numbers."""
+    """Whether a recorded value equals the recomputed one, but for the last digits of its numbers."""
     if _number(old) and _number(new) and (isinstance(old, float) or isinstance(new, float)):
         if key in ("weight", "share"):
-            return close(old, new, 0.0, CLOSE * (n if key == "share" else 1)) and (old > 0) == (new > 0)
-        return close(old, new, CLOSE, 1e-9 if key == "score" else 0.0)
+            return close(old, new, 0.0, TOLERANCE * (n if key == "share" else 1)) and (old > 0) == (new > 0)
+        return close(old, new, TOLERANCE, 1e-9 if key == "score" else 0.0)
     if isinstance(old, list) and isinstance(new, list):
         largest = max((abs(each) for each in new if _number(each)), default=0.0)
         return len(old) == len(new) and all(
-            close(a, b, CLOSE, CLOSE * largest) if isinstance(b, float) and _number(a) else _same("", a, b, n)
+            close(a, b, TOLERANCE, TOLERANCE * largest)
+            if isinstance(b, float) and _number(a)
+            else _same("", a, b, n)
             for a, b in zip(old, new, strict=True)
         )
     if isinstance(old, dict) and isinstance(new, dict):
@@ -171,27 +175,28 @@ def _same_words(old: str, new: str) -> bool:
         pairs = [(float(a.rstrip(".,")), float(b.rstrip(".,"))) for a, b in zip(before, after, strict=True)]
     except ValueError:
         return old == new
-    return all(close(a, b, THREE_DIGITS, 0.0) for a, b in pairs)
+    return all(close(a, b, TEXT_TOLERANCE, 0.0) for a, b in pairs)
 
 
 def _notes(old: Any, new: Sequence[str]) -> bool:
     """Whether notes agree but for the folder: the first audits named files by the path of that day."""
     if not isinstance(old, list) or len(old) != len(new):
         return False
-    anywhere = [re.escape(note).replace(re.escape(LOST), re.escape(LOST) + "(?:.*/)?") for note in new]
+    start = re.escape(f"{NO_USABLE_FILE}: ")
+    anywhere = [re.escape(note).replace(start, start + "(?:.*/)?") for note in new]
     return all(
         isinstance(a, str) and re.fullmatch(b, a, re.DOTALL) is not None
         for a, b in zip(old, anywhere, strict=True)
     )
 
 
-def apart(kept: str, made: str) -> str | None:
+def apart(stored: str, recomputed: str) -> str | None:
     """How the answer in one file differs from that in another, or None: as machines round, by values."""
     try:
-        alone = [FileRows([path], BLOCK_BYTES) for path in (kept, made)]
+        alone = [FileRows([path], BLOCK_BYTES) for path in (stored, recomputed)]
         if alone[0].dtypes != alone[1].dtypes:
             return "holds other arrays or dtypes than the answer made again"
-        rows = FileRows([kept, made], BLOCK_BYTES)
+        rows = FileRows([stored, recomputed], BLOCK_BYTES)
     except RandEigenError as error:
         return f"cannot be read as an answer: {error}"
     largest = furthest = 0.0
@@ -203,7 +208,7 @@ def apart(kept: str, made: str) -> str | None:
                 return "holds numbers that are not finite"
             largest = max(largest, float(np.abs(block).max(initial=0.0)))
             furthest = max(furthest, float(np.abs(block[0].astype(np.float64) - block[1]).max(initial=0.0)))
-    if not furthest <= CLOSE * largest:
+    if not furthest <= TOLERANCE * largest:
         return f"is {short(furthest / largest)} away from the answer made again, relative to its size"
     one, other = (rows.carried(np.array(weights)) for weights in ((1.0, 0.0), (0.0, 1.0)))
     odd = [name for name in one if not np.array_equal(one[name], other[name])]

@@ -1,4 +1,4 @@
-"""How it looks: the table, the words under it, the bar while one waits."""
+"""What the command prints: tables and sentences on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rich.text import Text
 from randeigen.cli.aggregate_files import folder_of
 from randeigen.cli.exit_codes import plain
 from randeigen.cli.outcomes import FileOutcome, certificate, count, price, short
-from randeigen.plotting import HALF, KEPT, LESS, NOTHING, OUT
+from randeigen.outcomes import DOWN_WEIGHTED, DOWN_WEIGHTED_BELOW, KEPT, LEFT_OUT, LEFT_OUT_BELOW
 from randeigen.types import Aggregate, Progress
 
-MAX_FILES_LISTED = 20  # files shown one by one without --all
-MOST = 40  # of the left out and down-weighted
-COLOURS = {KEPT: "", LESS: "yellow", OUT: "red"}
-RANK = {OUT: 0, LESS: 1, KEPT: 2}
+MAX_FILES_LISTED = 20  # more files than this are not shown one by one without --all
+MAX_EXCEPTIONS_LISTED = 40  # left out and down-weighted files that are shown even then
+COLOURS = {KEPT: "", DOWN_WEIGHTED: "yellow", LEFT_OUT: "red"}
+RANK = {LEFT_OUT: 0, DOWN_WEIGHTED: 1, KEPT: 2}
 
 
 def console() -> Console:
-    """Stdout, as plain text: names are strangers' text, so nothing in them is markup."""
+    """Stdout, as plain text: file names come from strangers, so nothing in them is markup."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
     return Console(markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on stderr for each stage, if a person is watching."""
+    """A progress bar on stderr for each stage, if stderr is a terminal."""
     screen = Console(stderr=True, markup=False, highlight=False)
     if quiet or not screen.is_terminal:
         yield None
@@ -53,7 +53,7 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
 
 @contextmanager
 def spinner() -> Iterator[Callable[[str], None]]:
-    """What is being done right now, on stderr, if a person is watching."""
+    """A function that shows what is being done now, on stderr, if that is a terminal."""
     screen = Console(stderr=True, markup=False, highlight=False)
     if not screen.is_terminal:
         yield lambda text: None
@@ -63,24 +63,24 @@ def spinner() -> Iterator[Callable[[str], None]]:
 
 
 def print_line(text: str) -> None:
-    """A sentence on stdout; lines are broken for people only."""
+    """A sentence on stdout; lines are broken on terminals only."""
     out = console()
     out.print(plain(text), soft_wrap=not out.is_terminal)
 
 
 def show(
-    result: Aggregate, paths: Sequence[str], fates: Sequence[FileOutcome], rule: str, everything: bool
+    result: Aggregate, paths: Sequence[str], files: Sequence[FileOutcome], rule: str, everything: bool
 ) -> None:
     """The whole verdict on stdout."""
-    console().print(_table(paths, fates, everything))
-    print_line(_counted(fates))
+    console().print(_table(paths, files, everything))
+    print_line(_counted(files))
     print_line(certificate(result))
     print_line(price(result))
     verdict = result.verdict
-    told = f"Rule {rule}, f = {result.f} of {len(paths)}"
+    how = f"Rule {rule}, f = {result.f} of {len(paths)}"
     if verdict.rounds:
-        told += f"; measured {count(verdict.rounds, 'time')}"
-    print_line(f"{told}; stopped because {verdict.stop}. Seed {result.seed}.")
+        how += f"; measured {count(verdict.rounds, 'time')}"
+    print_line(f"{how}; stopped because {verdict.stop}. Seed {result.seed}.")
     if verdict.scale != 1:
         print_line(
             f"The weighted mean was shortened to {short(verdict.scale)} of its length, as the rule clips."
@@ -95,10 +95,10 @@ def show(
         )
 
 
-def _table(paths: Sequence[str], fates: Sequence[FileOutcome], everything: bool) -> Table:
-    order = sorted(range(len(paths)), key=lambda row: (RANK[fates[row].fate], row))
+def _table(paths: Sequence[str], files: Sequence[FileOutcome], everything: bool) -> Table:
+    order = sorted(range(len(paths)), key=lambda row: (RANK[files[row].fate], row))
     if not everything and len(paths) > MAX_FILES_LISTED:
-        order = [row for row in order if fates[row].fate != KEPT][:MOST]
+        order = [row for row in order if files[row].fate != KEPT][:MAX_EXCEPTIONS_LISTED]
     base = folder_of(paths)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("file", overflow="fold", ratio=None, min_width=12)
@@ -106,17 +106,17 @@ def _table(paths: Sequence[str], fates: Sequence[FileOutcome], everything: bool)
     table.add_column("verdict", no_wrap=True)
     table.add_column("why", overflow="fold")
     for row in order:
-        fate, name = fates[row], os.path.relpath(os.path.abspath(paths[row]), base)
-        style = COLOURS[fate.fate]
+        file, name = files[row], os.path.relpath(os.path.abspath(paths[row]), base)
+        style = COLOURS[file.fate]
         table.add_row(
-            Text(plain(name)), _share(fate.share), Text(fate.fate, style=style), Text(plain(fate.reason))
+            Text(plain(name)), _share(file.share), Text(file.fate, style=style), Text(plain(file.reason))
         )
-    if not everything and (rest := [fates[row] for row in set(range(len(paths))) - set(order)]):
-        shares = [fate.share for fate in rest]
+    if not everything and (rest := [files[row] for row in set(range(len(paths))) - set(order)]):
+        shares = [file.share for file in rest]
         lightest, heaviest = _share(min(shares)), _share(max(shares))
         between = lightest if lightest == heaviest else f"{lightest} to {heaviest}"
         name = count(len(rest), "other") if order else f"all {len(rest):,} files"
-        table.add_row(name, "", "/".join(sorted({fate.fate for fate in rest})), between)
+        table.add_row(name, "", "/".join(sorted({file.fate for file in rest})), between)
     return table
 
 
@@ -124,7 +124,8 @@ def _share(share: float) -> str:
     return "0" if share == 0 else "<0.01×" if share < 0.005 else f"{share:.2f}×"
 
 
-def _counted(fates: Sequence[FileOutcome]) -> str:
-    counts = {word: sum(fate.fate == word for fate in fates) for word in RANK}
-    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"{said}. 1× is an even share; below {HALF}× is down-weighted, below {NOTHING}× left out."
+def _counted(files: Sequence[FileOutcome]) -> str:
+    counts = {word: sum(file.fate == word for file in files) for word in RANK}
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    limits = f"below {DOWN_WEIGHTED_BELOW}× is {DOWN_WEIGHTED}, below {LEFT_OUT_BELOW}× {LEFT_OUT}"
+    return f"{counted}. 1× is an even share; {limits}."

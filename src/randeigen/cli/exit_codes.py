@@ -1,4 +1,4 @@
-"""What went wrong, in one line on stderr and an exit code: no caller's mistake ends in a traceback."""
+"""Exit codes, and errors as one line on stderr: no mistake of a caller ends in a traceback."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def exit_on_error() -> Iterator[None]:
     except BrokenPipeError:
         raise  # whoever read our output has gone; typer ends quietly
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print_error(f"Error: {place}{error.strerror or error}")
+        path = f"{error.filename}: " if error.filename else ""
+        print_error(f"Error: {path}{error.strerror or error}")
         raise typer.Exit(MISTAKE) from None
     except MemoryError:
         print_error("Error: not enough memory to hold the answer.")
@@ -46,10 +46,10 @@ def exit_on_error() -> Iterator[None]:
 
 
 def print_error(text: str) -> None:
-    """One line on stderr, whatever strangers put into it."""
+    """One line on stderr."""
     print(plain(text), file=sys.stderr)
 
 
 def plain(text: str) -> str:
-    """Strangers' text fit for a terminal: escapes, newlines and bidi marks are spelled out."""
+    """Text of strangers made fit for a terminal: escapes, newlines and bidi marks are spelled out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -12,7 +12,7 @@ from randeigen.rows.formats.io import open_regular, read_into, stamp_of
 from randeigen.types import Progress
 
 READ_BYTES = 2**20
-FREE_BYTES = 2**16  # bytes of a file that are read for its fingerprint although it was not accepted
+MAX_UNACCEPTED_BYTES = 2**16  # a file that was not accepted is fingerprinted up to this size, or the others'
 
 
 class Digest(NamedTuple):
@@ -29,11 +29,11 @@ class Fingerprints:
     def __init__(self, paths: Sequence[str], progress: Progress | None = None) -> None:
         self._paths = paths
         self._progress = progress
-        self._found: dict[int, Digest] = {}
+        self._digests: dict[int, Digest] = {}
 
     def visit(self, row: int, file: FileIO, size: int) -> None:
-        """Take the fingerprint of a file whose header was accepted."""
-        self._found[row] = Digest(hashed(file, size), size, None)
+        """Fingerprint a file whose header was accepted."""
+        self._digests[row] = Digest(hashed(file, size), size, None)
         if self._progress:
             self._progress("fingerprinting", row + 1, len(self._paths))
 
@@ -42,14 +42,14 @@ class Fingerprints:
 
         A sender may name a file of terabytes. `sizes` of rows are read whatever the others have.
         """
-        largest = max((found.size or 0 for found in self._found.values()), default=0)
-        most = max(FREE_BYTES, largest)
+        largest = max((each.size or 0 for each in self._digests.values()), default=0)
+        most = max(MAX_UNACCEPTED_BYTES, largest)
         for row, path in enumerate(self._paths):
-            if row not in self._found:
-                self._found[row] = digest(path, max(most, (sizes or {}).get(row, 0)))
+            if row not in self._digests:
+                self._digests[row] = digest(path, max(most, (sizes or {}).get(row, 0)))
         if self._progress:
             self._progress("fingerprinting", len(self._paths), len(self._paths))
-        return [self._found[row] for row in range(len(self._paths))]
+        return [self._digests[row] for row in range(len(self._paths))]
 
 
 def digest(path: str, most: int | None = None) -> Digest:

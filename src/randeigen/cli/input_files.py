@@ -1,4 +1,4 @@
-"""Which files are meant, and whether the answer has a place to go: settled before any file is opened."""
+"""Which files are averaged, and whether the answer can be written: checked before any file is opened."""
 
 from __future__ import annotations
 
@@ -37,43 +37,43 @@ def _refuse_mixture(paths: Sequence[str]) -> None:
 
 
 def suffix_of(path: str) -> str:
-    """What decides how a file is read or written."""
+    """The suffix, in lower case: it decides how a file is read or written."""
     return os.path.splitext(path)[1].lower()
 
 
 def _files(argument: str) -> list[str]:
     if os.path.isdir(argument):
         names = [name for name in os.listdir(argument) if suffix_of(name) in FORMATS and name[0] != "."]
-        found = [os.path.join(argument, name) for name in names]
-        if not found:
+        paths = [os.path.join(argument, name) for name in names]
+        if not paths:
             raise UsageError(f"the folder {argument} holds no files that end in {KNOWN}.")
     elif os.path.lexists(argument):
         return [argument]
     elif glob.has_magic(argument):
-        found = glob.glob(argument, recursive=True)
-        if not found:
+        paths = glob.glob(argument, recursive=True)
+        if not paths:
             raise UsageError(f"no file matches {argument}.")
     else:
         raise UsageError(f"{argument} does not exist; give files, folders or quoted patterns.")
-    return sorted((path for path in found if not os.path.isdir(path)), key=natural)
+    return sorted((path for path in paths if not os.path.isdir(path)), key=natural)
 
 
 def natural(path: str) -> list[tuple[int, str]]:
-    """client-2 before client-10."""
+    """A sort key that puts client-2 before client-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", path)]
 
 
 def _refuse_twins(paths: Sequence[str]) -> None:
-    seen: dict[str, str] = {}
+    known: dict[str, str] = {}
     for path in paths:
         real = os.path.realpath(path)
-        if real in seen:
-            raise UsageError(f"{path} and {seen[real]} are the same file; each sender counts once.")
-        seen[real] = path
+        if real in known:
+            raise UsageError(f"{path} and {known[real]} are the same file; each sender counts once.")
+        known[real] = path
 
 
 def check_output(option: str, path: str, inputs: Sequence[str], suffixes: Iterable[str], force: bool) -> None:
-    """Refuse a place that cannot be written to, or where the answer would destroy or join the inputs."""
+    """Refuse a path that cannot be written to, or where the answer would overwrite an input."""
     suffixes = tuple(suffixes)
     if suffix_of(path) not in suffixes:
         raise UsageError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
@@ -82,8 +82,8 @@ def check_output(option: str, path: str, inputs: Sequence[str], suffixes: Iterab
         raise UsageError(f"{option} {path}: there is no folder {folder}; make it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{option} {path}: the folder {folder} cannot be written to.")
-    place = os.path.join(os.path.realpath(folder), os.path.basename(path))
-    if {place, os.path.realpath(path)} & {name for each in inputs for name in _names(each)}:
+    target = os.path.join(os.path.realpath(folder), os.path.basename(path))
+    if {target, os.path.realpath(path)} & {name for each in inputs for name in _names(each)}:
         raise UsageError(f"{option} {path} is one of the inputs; give another name.")
     if not os.path.lexists(path):
         return
@@ -105,6 +105,6 @@ def check_apart(out: str, arguments: Iterable[str]) -> None:
 
 
 def _names(path: str) -> tuple[str, str]:
-    """A file's own place, and that of what it links to."""
+    """A file's own absolute path, and that of what it links to."""
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder or "."), name), os.path.realpath(path)

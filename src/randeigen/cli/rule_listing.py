@@ -1,4 +1,4 @@
-"""What `randeigen rules` prints of each rule."""
+"""What is known of every rule, for `randeigen rules` and for docs/rules.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAMILIES = {
 }
 SHARED = {
     "The default": "",
-    "Spectral filters": "Rows are judged by how far out they stand along the widest direction of the cloud.",
+    "Spectral filters": "Rows are judged by their projections on the top direction of the cloud.",
     "Distances": "Rows are chosen by their distances to other rows, or to one that the caller trusts.",
     "Centres": "A centre on which each row's pull is bounded; and the plain mean, on which it is not.",
     "Column by column": "Each column on its own. Their certificate leans on RandEigen's mean of the rows.",
@@ -75,15 +75,15 @@ class Page:
 
 def pages() -> dict[str, Page]:
     """Every rule and mixer by its name, family by family."""
-    found = [_page(name, make, "rule") for name, make in RULES.items()]
-    found += [_page(name, make, "mixer") for name, make in MIXERS.items()]
+    listed = [_page(name, make, "rule") for name, make in RULES.items()]
+    listed += [_page(name, make, "mixer") for name, make in MIXERS.items()]
     order = list(FAMILIES)
-    return {page.name: page for page in sorted(found, key=lambda page: order.index(page.family))}
+    return {page.name: page for page in sorted(listed, key=lambda page: order.index(page.family))}
 
 
 def _page(name: str, make: Callable[..., Any], kind: str) -> Page:
-    made: Any = getattr(make, "func", make)
-    module = made.__module__.rsplit(".", 1)[-1]
+    rule: Any = getattr(make, "func", make)
+    module = rule.__module__.rsplit(".", 1)[-1]
     family = next(family for family, modules in FAMILIES.items() if module in modules)
     fixed = dict(getattr(make, "keywords", {}))
     takes = {
@@ -91,7 +91,7 @@ def _page(name: str, make: Callable[..., Any], kind: str) -> Page:
         for p in inspect.signature(make).parameters.values()
         if p.name not in ("eps", "f", *fixed)
     }
-    return Page(name, family, kind, made.__name__, fixed, takes, made.facts, inspect.cleandoc(made.__doc__))
+    return Page(name, family, kind, rule.__name__, fixed, takes, rule.facts, inspect.cleandoc(rule.__doc__))
 
 
 def by_worst(standings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -100,7 +100,7 @@ def by_worst(standings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def numbers(one: Mapping[str, Any]) -> list[str]:
-    """Worst, mean, certificate, kept, better, ms, as they are printed."""
+    """Worst, mean, certificate, kept, better and ms, as they are printed."""
     certificate = float(one["certificate"])
     star = "*" if one["refused"] else ""
     return [
@@ -111,16 +111,6 @@ def numbers(one: Mapping[str, Any]) -> list[str]:
         f"{100 * one['better']:.0f}%",
         "–" if one.get("ms") is None else f"{one['ms']:.1f}",
     ]
-
-
-def _lower(one: Mapping[str, float], other: Mapping[str, float], turned: bool = False) -> str:
-    """Where one's worst is clearly below the other's, most so first, with both numbers (turned round)."""
-    found = sorted(
-        (key for key in one if one[key] < 0.95 * other[key]), key=lambda key: one[key] / other[key]
-    )
-    pairs = {key: (other[key], one[key]) if turned else (one[key], other[key]) for key in found[:4]}
-    shown = ", ".join(f"{key} ({a:.2f}, not {b:.2f})" for key, (a, b) in pairs.items())
-    return shown + (f" and {len(found) - 4} more" if len(found) > 4 else "")
 
 
 def wrapped(text: str, width: int, indent: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import median
-from randeigen.geometry.lanczos import Operator, Top, power_iteration
+from randeigen.geometry.lanczos import Operator, Top, binary_exponent, power_iteration
 from randeigen.types import Array, Spread
 
 
@@ -36,7 +36,8 @@ def top_direction_of(top: Top, projected: Array, weights: Array, alone: Array) -
 def top_direction_by_power(
     apply: Operator, project: Operator, start: Array, steps: int, weights: Array
 ) -> Spread:
-    vector = power_iteration(apply, start, steps)
+    peak = float(abs(start).max())
+    vector = power_iteration(apply, np.ldexp(start, -binary_exponent(peak)), steps)
     image = apply(vector)
     length = float(vector @ image)  # of the direction the rows' combination `vector` points in, squared
     if not 0 < length < math.inf:

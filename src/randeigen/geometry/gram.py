@@ -32,7 +32,7 @@ from randeigen.geometry.products import (
     scaled_products,
     unlike_pivot,
 )
-from randeigen.types import Array, Block, Spread
+from randeigen.types import Array, Block, Mask, Spread
 
 CENTRING_ROUNDING = (
     2.0**-48
@@ -51,6 +51,7 @@ class GramGeometry:
     precision: float = 0.0  # rounding of an entry, relative to the two rows' lengths
     distortion: float = 0.0
     floor: float = 0.0  # squared lengths below this may have vanished
+    beyond: Mask | None = None  # (n,) rows further out than the table says; None: there are none
     partial: ClassVar[bool] = False
 
     @property
@@ -115,7 +116,10 @@ class GramGeometry:
         """The same cloud with only these rows."""
         lines = np.append(index, self.n)
         table = self.table[np.ix_(lines, lines)]
-        return replace(self, table=table, prior_weights=self.prior_weights[index], start=self.start[index])
+        beyond = None if self.beyond is None else self.beyond[index]
+        return replace(
+            self, table=table, prior_weights=self.prior_weights[index], start=self.start[index], beyond=beyond
+        )
 
     def combine_rows(self, matrix: Array) -> GramGeometry:
         """The cloud of m combinations of the rows and, last, the origin.
@@ -126,7 +130,15 @@ class GramGeometry:
         lines = np.vstack((matrix, np.append(np.zeros(self.n), 1.0)))
         m, table = matrix.shape[0], lines @ self.table @ lines.T
         precision = min(self.precision, USUAL_ROUNDING)
-        return replace(self, table=table, prior_weights=np.ones(m), start=self.start[:m], precision=precision)
+        beyond = None if self.beyond is None else np.asarray(matrix[:, :-1][:, self.beyond].any(axis=1))
+        return replace(
+            self,
+            table=table,
+            prior_weights=np.ones(m),
+            start=self.start[:m],
+            precision=precision,
+            beyond=beyond,
+        )
 
     def with_prior_weights(self, prior: Array) -> GramGeometry:
         """The same cloud with other masses."""
@@ -147,6 +159,7 @@ class GramGeometry:
 
 SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares are exact well above this, by item size
 LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # and below this their sum over all blocks fits a float64
+LOST_BY_UNDERFLOW = {4: 2.0**-126, 8: 2.0**-1022}  # at most, of each product: a GPU flushes them to 0
 GLIMPSED_COLUMNS = 16  # columns
 MAX_PIVOTS = 3  # tries: each is set by corrupt rows only if two of three are
 
@@ -163,7 +176,7 @@ class GramAccumulator:
         self.rng = np.random.default_rng([seed, 3])
         self.n, self.dead = n, np.zeros(n, dtype=bool)
         self.measured = nothing(n)
-        self.precision = 0.0
+        self.precision = self.vanished = 0.0  # what rounding, and underflow, may take from an entry
         self.far = False
         self.pairs = random_pairs(n, self.rng)
 
@@ -187,7 +200,13 @@ class GramAccumulator:
         start = self.rng.standard_normal((self.n, START_DIRECTIONS))
         found = in_one_unit(self.measured, self.dead)
         return GramGeometry(
-            found.table, np.ones(self.n), start, 2.0**found.exponent, self.precision, floor=found.floor
+            found.table,
+            np.ones(self.n),
+            start,
+            2.0**found.exponent,
+            self.precision,
+            floor=found.floor + float(np.ldexp(self.vanished, -2 * found.exponent)),
+            beyond=found.beyond if found.beyond.any() else None,
         )
 
     def _looks_far(self, block: Block) -> bool:
@@ -241,10 +260,14 @@ class GramAccumulator:
             self._look_for_dead(block, wild)
             wild = [i for i in wild if not self.dead[i]]
         alive = squares[~self.dead]
-        if alive.size == 0 or np.median(alive) >= SMALLEST_EXACT_SQUARE[size]:
+        faint: list[int] = np.flatnonzero((squares < SMALLEST_EXACT_SQUARE[size]) & ~self.dead).tolist()
+        if not faint:
             return wild
-        faint = np.flatnonzero((squares < SMALLEST_EXACT_SQUARE[size]) & ~self.dead).tolist()
-        return sorted({*wild, *unlike_pivot(block, faint, pivot_rows)})
+        faint = unlike_pivot(block, faint, pivot_rows)
+        if alive.size == 0 or np.median(alive) >= SMALLEST_EXACT_SQUARE[size]:
+            self.vanished += block.shape[1] * LOST_BY_UNDERFLOW[size] if faint else 0.0
+            return wild
+        return sorted({*wild, *faint})
 
     def _look_for_dead(self, block: Block, index: list[int]) -> None:
         """Rows that hold NaN or infinity."""

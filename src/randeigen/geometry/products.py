@@ -32,6 +32,7 @@ Pivot: TypeAlias = tuple[int, int, int]  # three rows, whose middle it is
 
 MANY = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
 NEAR_OVERFLOW = {4: 2.0**125, 8: 2.0**1021}  # the difference of two larger numbers may not be finite
+PLAIN_EXPONENT = 300  # numbers within 2^±PLAIN_EXPONENT are left in the caller's own units
 
 
 def products(block: Block, pivot_rows: Pivot | None = None) -> Array:
@@ -165,10 +166,17 @@ def _border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
 
 
 def scale_exponent(reach: Array) -> int:
-    """0 while the squares of typical numbers fit a float64 with room to spare, else what brings them to 1."""
-    typical = float(np.sort(reach)[reach.size // 2]) if reach.size else 0.0  # a mean of two may overflow
+    """0 while the squares of typical numbers fit a float64 with room to spare, else what brings them to 1.
+
+    Where the typical number is 0, a minority could choose the scale. So it is 0 if that suits any of them.
+    """
+    reach = np.sort(reach)
+    typical = float(reach[reach.size // 2]) if reach.size else 0.0  # a mean of two may overflow
+    if typical == 0 and (others := reach[(reach > 0) & np.isfinite(reach)]).size:
+        plain = (others > 2.0**-PLAIN_EXPONENT) & (others < 2.0**PLAIN_EXPONENT)
+        typical = 1.0 if plain.any() else float(others[others.size // 2])
     exponent = math.frexp(typical)[1] if math.isfinite(typical) else 0
-    return max(-1000, min(exponent, 1000)) if abs(exponent) > 300 else 0
+    return max(-1000, min(exponent, 1000)) if abs(exponent) > PLAIN_EXPONENT else 0
 
 
 def _on_gpu(block: Block) -> bool:

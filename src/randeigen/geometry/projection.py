@@ -63,13 +63,19 @@ class GaussianProjection:
     def __init__(self, seed: int, k: int) -> None:
         self.k = k
         self._key = _key(seed, 1)
+        self._last: tuple[int, NDArray[np.float32]] | None = None  # narrow blocks ask for a tile many times
 
     def add(self, points: Array, columns: slice, block: Block) -> None:
         """points += block @ P[columns]."""
         for tile, inside, part in _tiles(columns, GAUSSIAN_TILE):
-            matrix = _stream(self._key, tile).standard_normal((GAUSSIAN_TILE, self.k), dtype=np.float32)
             piece = block[:, part]
-            points += _host(piece @ _like(piece, matrix[inside])) / math.sqrt(self.k)
+            points += _host(piece @ _like(piece, self._tile(tile)[inside])) / math.sqrt(self.k)
+
+    def _tile(self, tile: int) -> NDArray[np.float32]:
+        if self._last is None or self._last[0] != tile:
+            shape = (GAUSSIAN_TILE, self.k)
+            self._last = tile, _stream(self._key, tile).standard_normal(shape, dtype=np.float32)
+        return self._last[1]
 
 
 class SparseProjection:

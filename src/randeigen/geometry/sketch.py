@@ -44,6 +44,7 @@ class SketchGeometry:
     check: GramGeometry | SketchGeometry | None = (
         None  # of a sketch: another measurement of the rows, for the certificate alone
     )
+    floor: float = 0.0  # squared lengths below this may have vanished
     partial: ClassVar[bool] = False
 
     @property
@@ -91,7 +92,8 @@ class SketchGeometry:
 
     def rounding_error(self, weights: Array) -> float:
         """How much of the widest variance the points' own rounding can hide."""
-        return self.precision * float(weights @ self.squared_norms_from_pivot()) / float(weights.sum())
+        mean_square = float(weights @ self.squared_norms_from_pivot()) / float(weights.sum())
+        return self.precision * mean_square + self.floor
 
     def take(self, index: NDArray[np.intp]) -> SketchGeometry:
         """The same cloud with only these rows."""
@@ -150,6 +152,7 @@ class SketchGeometry:
 
 LARGEST_POINT = 2.0**450  # points are no larger, so that their squares fit a float64
 SMALLEST_POINT = 2.0**-560  # so that the ratio of the two is above every unit
+FAINT_POINT = 2.0**-450  # of smaller points little or nothing is left when they are squared
 # By item size of the points: a typical magnitude that asks for larger units, the largest one, and the step.
 ROOM = {4: (2.0**120, 2.0**127, 16), 8: (2.0**900, 2.0**1000, 200)}
 POINT_ROUNDING = {
@@ -191,7 +194,7 @@ class SketchAccumulator:
         self.order = self.rng.permutation(n)
         self.dead, self.beyond = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
         self.exponent = 0  # points are in units of 2**exponent
-        self.precision = 0.0
+        self.precision = self.floor = 0.0
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns."""
@@ -253,6 +256,8 @@ class SketchAccumulator:
             if unit != 1 or (longest < 1).any():
                 points *= np.minimum(unit, longest)[:, None]
             self.beyond |= longest[:-1] < unit
+            faint = (reach[:-1] > 0) & (reach[:-1] * unit < FAINT_POINT)
+            self.floor = points.shape[1] * FAINT_POINT**2 if faint.any() else 0.0
         start = self.rng.standard_normal((n, START_DIRECTIONS))
         check, lost = self._checked(), 0.0
         if isinstance(self.projection, SparseProjection) and not check:
@@ -270,6 +275,7 @@ class SketchAccumulator:
             lost,
             beyond if beyond.any() else None,
             check,
+            self.floor,
         )
 
     def _checked(self) -> GramGeometry | SketchGeometry | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from randeigen.geometry.lanczos import Operator, top_of_operator
 from randeigen.geometry.pivot import magnitudes
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator
-from randeigen.types import Array, Block, Mask, Spread
+from randeigen.types import Array, Block, Spread
 
 LINES_AT_ONCE = 512  # of the table that are added to at a time
 
@@ -72,8 +72,6 @@ class WideGramAccumulator(SketchAccumulator):
 class WideGramGeometry(GramGeometry):
     """The exact table, whose weighted covariance is applied to vectors but never formed."""
 
-    beyond: Mask | None = None  # (n,) rows further out than the table says; None: there are none
-
     def top_direction(self, weights: Array) -> Spread:
         """The widest direction of the weighted cloud."""
         apply, project, alone = self._operators(weights)
@@ -91,17 +89,9 @@ class WideGramGeometry(GramGeometry):
         """The same cloud with only these rows."""
         if np.array_equal(index, np.arange(self.n)):  # the ordinary case: no copy
             return self
-        beyond = None if self.beyond is None else self.beyond[index]
         found = super().take(index)
         assert isinstance(found, WideGramGeometry)
-        return replace(found, beyond=beyond)
-
-    def combine_rows(self, matrix: Array) -> WideGramGeometry:
-        """The cloud of m combinations of the rows and, last, the origin."""
-        beyond = None if self.beyond is None else np.asarray(matrix[:, :-1][:, self.beyond].any(axis=1))
-        found = super().combine_rows(matrix)
-        assert isinstance(found, WideGramGeometry)
-        return replace(found, beyond=beyond)
+        return found
 
     def _operators(self, weights: Array) -> tuple[Operator, Operator, Array]:
         inner, w = self.table[:-1, :-1], weights / weights.sum()

@@ -14,6 +14,7 @@ import randeigen
 from randeigen import plotting
 from randeigen.attacks import ATTACKS
 from randeigen.lab import FederatedConfig, Federation
+from randeigen.outcomes import outcomes_of
 from randeigen.types import Array, Mask, Weights
 
 HONEST_ROUNDS = 8  # before the attack: the model is about 85% accurate, and honest updates are still large
@@ -146,7 +147,7 @@ def draw_rounds(path: str | os.PathLike[str], rounds: dict[str, AttackedRound]) 
     for axes, (name, one) in zip(panels.flat, rounds.items(), strict=False):
         axes.set_axis_on()
         points, origin, directions = plotting.plane(one.rows)
-        marks = plotting.scatter(axes, points, plotting.fates(one.weights), one.corrupt, size=26)
+        marks = plotting.scatter(axes, points, outcomes_of(one.weights), one.corrupt, size=26)
         legend |= {text.partition(" (")[0]: mark for text, mark in marks.items()}
         byzantine = points[one.corrupt]
         if len(byzantine) > 1 and np.ptp(byzantine, axis=0).max() < 1e-3 * np.ptp(points, axis=0).max():

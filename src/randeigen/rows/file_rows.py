@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.chunking import strip_width, strips
 from randeigen.errors import BadRows
+from randeigen.outcomes import NO_USABLE_FILE, Unusable
 from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
 from randeigen.rows.formats.headers import FORMATS, Survey
 from randeigen.rows.formats.io import OpenFiles, Stamp, let_clock_pass
@@ -153,7 +154,7 @@ class FileRows:
             line.fill(np.nan)
 
     def _lose(self, row: int, reason: UnreadableFile | str) -> None:
-        self._lost[row] = f"no usable file: {shown(self.paths[row])} {reason}"
+        self._lost[row] = Unusable(NO_USABLE_FILE, str(reason), shown(self.paths[row]))
 
     def _read_carried(self, reader: Reader) -> None:
         """Integers are few as a rule: read along with the first pass, they need no opening of their own."""

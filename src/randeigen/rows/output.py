@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import apart, copy, in_memory
+from randeigen.backend.arrays import apart, copy, in_memory, largest_number
 from randeigen.rows.layout import Layout
 from randeigen.types import Weights
 
@@ -32,7 +32,12 @@ class OutputBuffer:
             stored, given = self._flat[piece.leaf][piece.start : piece.stop], values[piece.columns]
             copy(stored, given)
             if stored.dtype != given.dtype:
-                moved = math.hypot(moved, apart(stored, given))
+                here = apart(stored, given)
+                if not math.isfinite(here):  # a rule that stretches rows may go past the largest float16
+                    most = largest_number(stored.dtype)
+                    copy(stored, given.clip(-most, most))
+                    here = apart(stored, given)
+                moved = math.hypot(moved, here)
         return moved
 
     def place(self, columns: slice, like: Any) -> Any:

@@ -20,6 +20,7 @@ STEPS = 6  # eigenproblems of a hypothesis that prefers one side
 PART = 3  # at most this part of what is to be removed goes at once where no side is preferred
 NEAR_TOP = 0.5  # of the largest score: rows below it wait for another look at the top direction
 FAR_WIDER = 100.0  # squared: sets this much wider than the narrowest hardly pull, and are not looked at
+MAX_PENALTY = 1e100  # times its width: more than this a wide hypothesis is not held back
 LINE = 1e-6  # of the variance beyond the top direction: rows on a line, where the windows are exact
 TIE = 1e-9  # relative: scores this close are equal, and what is removed is shared between them
 FLOOR = 1e-9  # of the widest: no hypothesis is narrower than that
@@ -118,7 +119,8 @@ class Balanced(TableRule):
         apart = geometry.combine_rows(np.hstack((lines, np.zeros((len(lines), 1))))).squared_distances()
         noise = math.sqrt(geometry.rounding_error(geometry.prior_weights))
         widths = np.maximum(found.widths, max(FLOOR * float(found.widths.max()), noise))
-        widths = widths * (widths / widths.min()) ** self.wide_penalty
+        with np.errstate(over="ignore"):  # a large penalty forbids what is wider
+            widths = widths * np.minimum((widths / widths.min()) ** self.wide_penalty, MAX_PENALTY)
         mixture, least = nearest_to_all(apart[:-1, :-1], widths)
         limit = max(limit, least * (1 + TIE))
 

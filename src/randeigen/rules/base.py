@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from randeigen import pipeline
-from randeigen.errors import BadFraction
+from randeigen.errors import BadFraction, BadParameter
 from randeigen.types import Array, Geometry, Mask, Verdict, Weights
 
 MAX_STAGES = 50  # pre-aggregators that rows may go through before they are judged
+WHOLE, NUMBER = (int, np.integer), (int, float, np.integer, np.floating)
+PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is taken, and how to say so
+    "int": (WHOLE, "a whole number"),
+    "int | None": (WHOLE, "a whole number, or None"),
+    "float": (NUMBER, "a number"),
+    "float | None": (NUMBER, "a number, or None"),
+    "bool": (bool, "True or False"),
+    "str": (str, "a word"),
+}
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,7 @@ class TableRule:
 
     def __post_init__(self) -> None:
         """Refuse what no rule can tolerate, before any row is seen."""
+        check_parameters(self)
         check_corruption(type(self).__name__, self.eps, self.f)
 
     def assumed_corrupt(self, n: int) -> int:
@@ -43,6 +53,23 @@ class TableRule:
     def __call__(self, rows: Any) -> Any:
         """The aggregate of `rows` alone, in their own form; `randeigen.aggregate` tells more."""
         return pipeline.answer(rows, self)
+
+
+def check_parameters(stage: Any) -> None:
+    """Refuse a parameter that is not of its type: a whole number, a number that fits a float, a bool, a text.
+
+    NaN and infinity are numbers here. What a parameter may be beyond its type the rule itself knows.
+    """
+    for each in fields(stage):
+        value, kind = getattr(stage, each.name), str(each.type)
+        if each.name in ("eps", "f") or kind not in PARAMETER_TYPES or (value is None and "None" in kind):
+            continue
+        types, words = PARAMETER_TYPES[kind]
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not isinstance(value, types) or (types is not bool and isinstance(value, bool)):
+            raise BadParameter(f"{type(stage).__name__} with {each.name}={value!r}; give {words}.")
+        if whole and abs(int(value)) >= 2**63:
+            raise BadParameter(f"{type(stage).__name__} with {each.name} beyond ±2⁶³; give {words}.")
 
 
 def check_corruption(name: str, eps: float | None, f: int | None) -> None:
@@ -106,19 +133,21 @@ def compose(whole: Any, first: Any, then: Any) -> None:
     object.__setattr__(whole, "stages", stages)
 
 
-def budget_of_mixed(rule: Any, n: int, known: dict[tuple[int, int], int]) -> int:
-    """The greater of the two parts' of `pre | rule`; refused where so many could be half of the mixed rows.
+def budget_of_mixed(rule: Any, n: int) -> int:
+    """The greatest f of any stage of `pre | ... | rule`; refused where a stage cannot bear it.
 
-    Each part is asked once for each number of rows: asked anew from every stage before it, twenty stages
-    would ask a million times.
+    Every stage is given that f, so each is asked whether it takes so many of the rows that reach it.
     """
-    if not hasattr(rule, "pre"):
-        return int(rule.assumed_corrupt(n))
-    if (id(rule), n) not in known:
-        f = max(rule.pre.assumed_corrupt(n), budget_of_mixed(rule.rule, n, known))
-        budget_of_mixed(rule.rule, rule.pre.leaves(n, f), known)
-        known[id(rule), n] = f
-    return known[id(rule), n]
+    stages = []
+    while hasattr(rule, "pre"):
+        stages.append(rule.pre)
+        rule = rule.rule
+    f = max(int(stage.assumed_corrupt(n)) for stage in (*stages, rule))
+    for stage in stages:
+        n = stage.leaves(n, f)
+    if isinstance(rule, TableRule):
+        replace(rule, eps=None, f=f).assumed_corrupt(n)
+    return f
 
 
 def _is_number(value: Any) -> bool:

@@ -15,7 +15,15 @@ import numpy as np
 from randeigen.backend.arrays import like
 from randeigen.backend.chunking import MIXED_NUMBERS
 from randeigen.errors import BadFraction
-from randeigen.rules.base import Facts, TableRule, assumed_count, budget_of_mixed, check_corruption, compose
+from randeigen.rules.base import (
+    Facts,
+    TableRule,
+    assumed_count,
+    budget_of_mixed,
+    check_corruption,
+    check_parameters,
+    compose,
+)
 from randeigen.types import Array, Block, Geometry, Rule, Verdict
 
 NORMS_COST, ORIGIN_BLINDNESS = "n·d (n²·d with a certificate)", "directions; it depends on the origin"
@@ -127,7 +135,8 @@ class Bucketing(PreAggregator):
 
     def __post_init__(self) -> None:
         """A whole number from 1."""
-        if isinstance(self.s, bool) or not isinstance(self.s, (int, np.integer)) or self.s < 1:
+        check_parameters(self)
+        if self.s < 1:
             raise BadFraction(f"s={self.s!r}; give how many rows a bucket holds, a whole number from 1.")
 
     def leaves(self, n: int, f: int) -> int:
@@ -164,6 +173,7 @@ class Clipping(PreAggregator):
 
     def __post_init__(self) -> None:
         """A length."""
+        check_parameters(self)
         if not 0 <= self.c < np.inf:
             raise BadFraction(f"Clipping with c={self.c!r}; give a length from 0, in the units of the rows.")
 
@@ -247,7 +257,7 @@ class Mixed(TableRule):
 
     def assumed_corrupt(self, n: int) -> int:
         """The more fearful part speaks for both; refused where so many could be half of the mixed rows."""
-        return budget_of_mixed(self, n, {})
+        return budget_of_mixed(self, n)
 
     def among(self, alive: Any) -> Mixed:
         """The same for these rows alone: a rule that trusts one of them must find it again."""

@@ -108,7 +108,8 @@ class FLTrust(TrustingRule):
         stretch = np.divide(own, lengths, out=np.zeros(geometry.n), where=lengths > 0)
         # Cosines are read off rows already of equal length: beside a row of 1e30 they would drown.
         level = geometry.combine_rows(np.column_stack((np.diag(stretch), 1 - stretch)))
-        between = level.squared_distances()[self.trusted] / max(2 * own**2, FLOAT.tiny)
+        with np.errstate(over="ignore"):  # beside rows far out a faint trusted row has no direction
+            between = level.squared_distances()[self.trusted] / max(2 * own**2, FLOAT.tiny)
         trust = np.where(stretch > 0, np.maximum(1 - between, 0.0) * geometry.prior_weights, 0.0)
         trust[self.trusted] = 0.0
         if not trust.any():

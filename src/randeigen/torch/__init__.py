@@ -4,7 +4,8 @@
     verdict = randeigen.torch.backward(losses, model, eps=0.05)    # fills .grad with the robust average
     optimizer.step()
 
-Import it before the model is called: from then on layers note what they were given, on the graph.
+Import it before the model is called: from then on the inputs of layers are recorded on the autograd graph,
+and freed with it. `uninstall()` ends that, `install()` begins it again.
 """
 
 from randeigen.errors import MissingExtra
@@ -14,7 +15,7 @@ try:
 except ImportError:
     raise MissingExtra("randeigen.torch needs torch 2.4 or newer: pip install 'randeigen[torch]'") from None
 from randeigen.torch.backward import backward
-from randeigen.torch.forward_hooks import install
+from randeigen.torch.forward_hooks import install, uninstall
 from randeigen.torch.gradients.factors import EmbeddingRows, OuterProduct
 from randeigen.torch.gram import gram
 from randeigen.torch.group_verdict import BatchVerdict, Group
@@ -37,6 +38,8 @@ __all__ = [
     "Suspects",
     "backward",
     "gram",
+    "install",
     "layer",
     "table",
+    "uninstall",
 ]

@@ -1,21 +1,22 @@
-"""The autograd graph of the losses: which layers made them, and the slopes at those layers' outputs."""
+"""The autograd graph of the losses: which layer calls made them, and the gradients at their outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from randeigen.errors import BadRows
-from randeigen.torch.forward_hooks import KEY, LayerCall
+from randeigen.errors import BadModel
+from randeigen.torch.forward_hooks import METADATA_KEY, LayerCall
 
-Node: TypeAlias = Any
-Consume: TypeAlias = Callable[[Sequence[Tensor | None]], None]  # the slopes of a node's outputs, by number
+Node: TypeAlias = Any  # torch.autograd.graph.Node, which declares neither `variable` nor what a node saved
+GradOutputs: TypeAlias = Sequence[Tensor | None]  # gradients at a node's outputs, by their number
+Consumer: TypeAlias = Callable[[GradOutputs], None]
 
 OPAQUE = {  # torch.gather's own node is called GatherBackward0
     "CompiledFunctionBackward": "torch.compile hides its layers: give the model as it was before compiling",
@@ -25,31 +26,50 @@ OPAQUE = {  # torch.gather's own node is called GatherBackward0
 }
 
 
+class NodeUse(NamedTuple):
+    """One use of a node's output by another node."""
+
+    user: Node
+    output_nr: int  # which output of the used node
+    input_nr: int  # as which input of the user
+
+
+class CallOutput(NamedTuple):
+    """One output of a layer call."""
+
+    position: int  # among the call's outputs
+    node: Node
+    output_nr: int
+    shape: torch.Size
+
+
 @dataclass(eq=False)
 class Graph:
     """All nodes behind the losses."""
 
-    users: dict[Node, list[tuple[Node, int, int]]] = field(default_factory=dict)  # (by, output, as its input)
+    uses: dict[Node, list[NodeUse]] = field(default_factory=dict)
     leaves: dict[int, Node] = field(default_factory=dict)  # by id of the parameter
-    notes: dict[LayerCall, list[tuple[int, Node, int, torch.Size]]] = field(default_factory=dict)
+    calls: dict[LayerCall, list[CallOutput]] = field(default_factory=dict)
 
-    def lowest(self, wanted: Mapping[Node, Any]) -> list[Node]:
-        """Those of the wanted nodes behind which no other is: asking for them runs all the others."""
+    def lowest(self, nodes: Iterable[Node]) -> list[Node]:
+        """Those of the nodes behind which there is none of the others: a pass to them meets all of them."""
+        nodes = list(nodes)
         above: set[Node] = set()
-        stack = list(wanted)
+        stack = list(nodes)
         while stack:
-            for user, _, _ in self.users[stack.pop()]:
-                if user not in above:
-                    above.add(user)
-                    stack.append(user)
-        return [node for node in wanted if node not in above]
+            for use in self.uses[stack.pop()]:
+                if use.user not in above:
+                    above.add(use.user)
+                    stack.append(use.user)
+        return [node for node in nodes if node not in above]
 
 
 def read(losses: Tensor) -> Graph:
     """Walk from the losses to the leaves."""
     graph = Graph()
-    users, stack = graph.users, [losses.grad_fn]
-    users[losses.grad_fn] = []
+    root: Node = losses.grad_fn
+    uses, stack = graph.uses, [root]
+    uses[root] = []
     while stack:
         node = stack.pop()
         name = node.name()
@@ -57,29 +77,34 @@ def read(losses: Tensor) -> Graph:
             graph.leaves[id(node.variable)] = node
             continue
         if name in OPAQUE:
-            raise BadRows(f"the losses went through {name}: {OPAQUE[name]}.")
-        for call, place, number, shape in node.metadata.get(KEY, ()):
-            graph.notes.setdefault(call, []).append((place, node, number, shape))
-        for place, (child, number) in enumerate(node.next_functions):
-            if child in users:
-                users[child].append((node, number, place))
+            raise BadModel(f"the losses went through {name}: {OPAQUE[name]}.")
+        for call, position, output_nr, shape in node.metadata.get(METADATA_KEY, ()):
+            graph.calls.setdefault(call, []).append(CallOutput(position, node, output_nr, shape))
+        for input_nr, (child, output_nr) in enumerate(node.next_functions):
+            if child in uses:
+                uses[child].append(NodeUse(node, output_nr, input_nr))
             elif child is not None:
-                users[child] = [(node, number, place)]
+                uses[child] = [NodeUse(node, output_nr, input_nr)]
                 stack.append(child)
     return graph
 
 
-def run_slopes(losses: Tensor, seeds: Tensor, graph: Graph, wanted: Mapping[Node, Consume]) -> None:
-    """One backward pass for the slopes alone: no parameter's gradient is computed, no slope is kept."""
-    lowest = {node: len(node._input_metadata) for node in graph.lowest(wanted)}
+def run_backward(
+    losses: Tensor, grad_losses: Tensor, graph: Graph, consumers: Mapping[Node, Consumer]
+) -> None:
+    """One backward pass for the gradients at the given nodes' outputs; each is consumed when it is met.
+
+    No parameter's gradient is computed, and no more gradients are held at a time than in any backward pass.
+    """
+    lowest = {node: len(node._input_metadata) for node in graph.lowest(consumers)}
     edges = [GradientEdge(node, k) for node, count in lowest.items() for k in range(count)]
-    handles = [node.register_prehook(consume) for node, consume in wanted.items() if node not in lowest]
+    handles = [node.register_prehook(consume) for node, consume in consumers.items() if node not in lowest]
     try:
-        with as_recorded(losses):
-            found = torch.autograd.grad(losses, edges, seeds, retain_graph=True, allow_unused=True)
+        with forward_precision(losses):
+            grads = torch.autograd.grad(losses, edges, grad_losses, retain_graph=True, allow_unused=True)
     except RuntimeError as error:
         if "second time" in str(error):
-            raise BadRows(
+            raise BadModel(
                 "the graph of these losses is gone: a backward pass was already made through it. "
                 "Call randeigen.torch.backward instead of losses.backward, not after it."
             ) from None
@@ -87,13 +112,13 @@ def run_slopes(losses: Tensor, seeds: Tensor, graph: Graph, wanted: Mapping[Node
     finally:
         for handle in handles:
             handle.remove()
-    at = 0
+    start = 0
     for node, count in lowest.items():
-        wanted[node](found[at : at + count])
-        at += count
+        consumers[node](grads[start : start + count])
+        start += count
 
 
-def as_recorded(losses: Tensor) -> AbstractContextManager[Any]:
-    """A backward pass works in the precision of the forward pass: no autocast in here."""
+def forward_precision(losses: Tensor) -> AbstractContextManager[Any]:
+    """A backward pass works in the precision of the forward pass: autocast is switched off in here."""
     kind = losses.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -1,4 +1,4 @@
-"""The table of per-example gradients, without the gradients."""
+"""The Gram matrix of per-example gradients, without the gradients."""
 
 from __future__ import annotations
 
@@ -10,60 +10,78 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from randeigen.errors import BadRows
+from randeigen.errors import BadModel
 from randeigen.torch.gradients.factors import piece_for
 from randeigen.torch.gram_accumulator import GramAccumulator
-from randeigen.torch.layers import widened
-from randeigen.torch.plan import GramPlan, alternating
+from randeigen.torch.layers import at_least_float32
+from randeigen.torch.plan import GramPlan, alternating_signs
 from randeigen.types import Array
 
-# Of the squared length, by item size of the narrowest slopes, times 1/sqrt(n). Where examples mix, it is off
-# by about 1/n; rounding is a hundredth of these.
+# Tolerated relative error of the squared norm times √n, by bytes per number of the narrowest gradients. Where
+# examples mix, the squared norm is off by about 1/n; rounding is a hundredth of these.
 RELATIVE_SLACK = {2: 2e-2, 4: 1e-3, 8: 1e-10}
 
 
 def gram(losses: Tensor, model: nn.Module, *, checked: bool = False) -> Tensor:
-    """(n, n) inner products of the gradients of n losses, in float64 on their device; `.grad` is not touched.
+    """The Gram matrix of the per-example gradients: inner products of the gradients of n losses.
 
-    The losses keep their graph, so that they can still be sent backward. `checked` sends them backward once
-    more to see that the model works example by example, as `randeigen.torch.backward` always does.
+    `.grad` is not touched, and the losses keep their graph, so they can still be sent backward.
+
+    Parameters:
+        losses: (n,) one per example, computed by `model` after `randeigen.torch` was imported.
+        model: the model, or the part of it whose parameters count.
+        checked: send the losses backward once more to see that the model works example by example, as
+            `randeigen.torch.backward` always does.
+
+    Returns:
+        (n, n) in float64, on the device of the losses.
+
+    Raises:
+        BadModel: the losses are no vector, or the model cannot be taken apart example by example.
+
+    Example:
+        >>> import torch, randeigen.torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> losses = model(torch.tensor([[1.0, 0.0], [0.0, 2.0]])).squeeze(1)
+        >>> randeigen.torch.gram(losses, model).tolist()
+        [[2.0, 1.0], [1.0, 5.0]]
     """
-    with plan_for(losses, model) as plan:
-        found = measure(plan)
-        if checked:
-            each = torch.full_like(losses, 1 / plan.n)
-            mean = torch.autograd.grad(losses, list(plan.trained.values()), each, retain_graph=True)
-            check_gradient(mean, found.cpu().numpy(), np.full(plan.n, 1 / plan.n), plan)
-        return found
+    plan = plan_for(losses, model)
+    products = measure(plan)
+    if checked:
+        each = torch.full_like(losses, 1 / plan.n)
+        mean = torch.autograd.grad(losses, list(plan.trained.values()), each, retain_graph=True)
+        check_gradient(mean, products.cpu().numpy(), np.full(plan.n, 1 / plan.n), plan)
+    return products
 
 
 def plan_for(losses: Tensor, model: nn.Module) -> GramPlan:
-    """Refuse what cannot be judged example by example, then read the graph."""
+    """Refuse what has no gradient of its own for each example, then read the graph and plan."""
     if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.numel() == 0:
         found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise BadRows(
+        raise BadModel(
             f"losses must be a vector with one loss per example, found {found}; give the criterion "
             'reduction="none", and average over positions or outputs within each example.'
         )
     if losses.grad_fn is None:
-        raise BadRows(
+        raise BadModel(
             "losses need no gradient: nothing that made them is being trained. Compute them with gradients "
             "enabled (no torch.no_grad) from parameters that require them."
         )
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise BadRows(
+        raise BadModel(
             f"{type(model).__name__} sums gradients over devices before anyone could judge them; give the "
             "model inside it (model.module) and losses computed with that."
         )
     if not isinstance(model, nn.Module):
-        raise BadRows(
+        raise BadModel(
             f"model must be the torch.nn.Module that made the losses, found {type(model).__name__}."
         )
     modules = list(model.modules())
     for module in modules:
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             name = next(name for name, other in model.named_modules() if other is module)
-            raise BadRows(
+            raise BadModel(
                 f"{name or 'the model'} is a {type(module).__name__} in training mode: it mixes the examples "
                 "of a batch, so no example has a gradient of its own. Use nn.GroupNorm instead, or put it "
                 "into eval mode (module.eval()) to train with the statistics it has."
@@ -72,32 +90,34 @@ def plan_for(losses: Tensor, model: nn.Module) -> GramPlan:
 
 
 def measure(plan: GramPlan) -> Tensor:
-    """Run the survey and add up the shares of all parameters."""
+    """Make the planned pass and add up the Gram matrices of all parameters."""
     if plan.n == 1:
-        found = torch.autograd.grad(plan.losses, list(plan.trained.values()), retain_graph=True)
-        return torch.tensor([[_squared_length(found, plan)]], dtype=torch.float64, device=plan.losses.device)
+        gradients = torch.autograd.grad(plan.losses, list(plan.trained.values()), retain_graph=True)
+        return torch.tensor(
+            [[_squared_norm(gradients, plan)]], dtype=torch.float64, device=plan.losses.device
+        )
     device = plan.losses.device
-    tally = GramAccumulator(plan.n, device, piece_for(plan.trained.values(), device))
-    plan.run(tally.add)
-    total, signs = tally.total(), alternating(plan.n, device, torch.float64)
+    accumulator = GramAccumulator(plan.n, device, piece_for(plan.trained.values(), device))
+    plan.run(accumulator.add)
+    total, signs = accumulator.total(), alternating_signs(plan.n, device, torch.float64)
     return (total + total.T).mul_(signs[:, None]).mul_(signs / 2)
 
 
-def check_gradient(gradients: Sequence[Tensor | None], table: Array, weights: Array, plan: GramPlan) -> None:
-    """The squared length of Σ wᵢ·gᵢ must be what the table says, wᵀGw. It costs one reading of the sum."""
-    found = _squared_length([g for g in gradients if g is not None], plan)
+def check_gradient(gradients: Sequence[Tensor | None], gram: Array, weights: Array, plan: GramPlan) -> None:
+    """The squared norm of Σ wᵢ·gᵢ must be wᵀGw. Costs one reading of the sum."""
+    squared_norm = _squared_norm([g for g in gradients if g is not None], plan)
     live = np.flatnonzero(weights)
-    w, inner = (weights, table) if live.size == plan.n else (weights[live], table[np.ix_(live, live)])
+    w, inner = (weights, gram) if live.size == plan.n else (weights[live], gram[np.ix_(live, live)])
     expected, scale = float(w @ inner @ w), float(w @ np.sqrt(inner.diagonal())) ** 2
-    if abs(found - expected) <= RELATIVE_SLACK[plan.itemsize] / math.sqrt(plan.n) * scale:
+    if abs(squared_norm - expected) <= RELATIVE_SLACK[plan.itemsize] / math.sqrt(plan.n) * scale:
         return
-    if not math.isfinite(found):
-        raise BadRows(
+    if not math.isfinite(squared_norm):
+        raise BadModel(
             "the gradient is not finite although every example's gradient is: their sum overflows, or an "
             "operation mixes examples. Lower the scale of the losses, and look for the latter."
         )
-    raise BadRows(
-        f"the gradient's squared length is {found:.6g}, but by the examples' own gradients it should be "
+    raise BadModel(
+        f"the gradient's squared norm is {squared_norm:.6g}, but by the examples' own gradients it should be "
         f"{expected:.6g}. Something in the model does not work example by example: a layer that mixes the "
         "examples of a batch (a batch statistic, a contrastive loss), a batch that is not in the first "
         "dimension, a parameter used outside the layer that owns it, or a compiled part. Nothing was "
@@ -105,9 +125,9 @@ def check_gradient(gradients: Sequence[Tensor | None], table: Array, weights: Ar
     )
 
 
-def _squared_length(gradients: Sequence[Tensor], plan: GramPlan) -> float:
+def _squared_norm(gradients: Sequence[Tensor], plan: GramPlan) -> float:
     """Of all of them as one vector."""
     dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    lengths = torch._foreach_norm([widened(g) for g in dense])
-    found = torch.stack([length.to(plan.losses.device) for length in lengths]).tolist()
-    return float(sum(length * length for length in found))
+    norms = torch._foreach_norm([at_least_float32(g) for g in dense])
+    on_host = torch.stack([norm.to(plan.losses.device) for norm in norms]).tolist()
+    return float(sum(norm * norm for norm in on_host))

@@ -1,4 +1,4 @@
-"""The table, added up from the shares of all parameters in few operations."""
+"""Adds up the Gram matrix of per-example gradients from the terms of all parameters, in few operations."""
 
 from __future__ import annotations
 
@@ -9,73 +9,74 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from randeigen.torch.gradients.factors import Dense, PerExampleGradient, joint_gram, products
+from randeigen.torch.gradients.factors import Dense, PerExampleGradient, gram_of, joint_gram
 
-MAX_WAITING_BYTES = 2**20  # bytes: small shares wait for one another, to be added in one operation
+MAX_WAITING_BYTES = 2**20  # small terms wait for one another, to be added in one operation
 
 
 class GramAccumulator:
-    """Adds up (n, n) shares in float64."""
+    """Adds up (n, n) Gram matrices, one term per parameter, in float64."""
 
     def __init__(self, n: int, device: torch.device, piece: int) -> None:
         self.n, self.device, self.piece = n, device, piece
-        self.rows: list[Tensor] = []  # gradients written out, to be laid side by side and multiplied at once
-        self.shares: list[Tensor] = []
-        self.waiting = 0
+        self.rows: list[Tensor] = []  # dense gradients, to be concatenated and multiplied at once
+        self.gram_terms: list[Tensor] = []
+        self.waiting_bytes = 0
         self.sum: Tensor | None = None
-        self.in_full = _FullPrecision()
-        self.alone = threading.Lock()  # layers on several devices are met by several threads
+        self.full_precision = _FullPrecision()
+        self.lock = threading.Lock()  # autograd uses a thread per device
 
-    def add(self, parameter: nn.Parameter, factors: Sequence[PerExampleGradient]) -> None:
-        """The share of one parameter."""
-        with self.alone:
-            rows = factors[0].rows if len(factors) == 1 and isinstance(factors[0], Dense) else None
+    def add(self, parameter: nn.Parameter, gradients: Sequence[PerExampleGradient]) -> None:
+        """Add the term of one parameter, whose gradient is the sum of these."""
+        with self.lock:
+            first = gradients[0]
+            rows = first.rows if len(gradients) == 1 and isinstance(first, Dense) else None
             if rows is not None and rows.untyped_storage().nbytes() <= MAX_WAITING_BYTES:
-                self._wait(self.rows, rows.reshape(self.n, -1))
+                self._enqueue(self.rows, rows.reshape(self.n, -1))
             else:
-                with self.in_full:
-                    self._wait(self.shares, joint_gram(factors, parameter.shape, self.piece))
+                with self.full_precision:
+                    self._enqueue(self.gram_terms, joint_gram(gradients, parameter.shape, self.piece))
 
     def total(self) -> Tensor:
-        """The table."""
-        self._settle()
+        """(n, n) the sum of all terms."""
+        self._add_waiting()
         if self.sum is None:
             return torch.zeros(self.n, self.n, dtype=torch.float64, device=self.device)
         return self.sum
 
-    def _wait(self, line: list[Tensor], share: Tensor) -> None:
-        line.append(share.to(self.device))
-        self.waiting += share.untyped_storage().nbytes()
-        if self.waiting > MAX_WAITING_BYTES:
-            self._settle()
+    def _enqueue(self, queue: list[Tensor], values: Tensor) -> None:
+        queue.append(values.to(self.device))
+        self.waiting_bytes += values.untyped_storage().nbytes()
+        if self.waiting_bytes > MAX_WAITING_BYTES:
+            self._add_waiting()
 
-    def _settle(self) -> None:
+    def _add_waiting(self) -> None:
         if self.rows:
-            with self.in_full:
-                self.shares.append(products(torch.cat(self.rows, 1)))
-        if not self.shares:
+            with self.full_precision:
+                self.gram_terms.append(gram_of(torch.cat(self.rows, 1)))
+        if not self.gram_terms:
             return
-        one = len(self.shares) == 1
-        found = self.shares[0] if one else torch.stack(self.shares).sum(0, dtype=torch.float64)
-        self.sum = found.double() if self.sum is None else self.sum.add_(found)
-        self.rows, self.shares, self.waiting = [], [], 0
+        is_single = len(self.gram_terms) == 1
+        gram = self.gram_terms[0] if is_single else torch.stack(self.gram_terms).sum(0, dtype=torch.float64)
+        self.sum = gram.double() if self.sum is None else self.sum.add_(gram)
+        self.rows, self.gram_terms, self.waiting_bytes = [], [], 0
 
 
 class _FullPrecision:
-    """No TF32 for the table, whatever the caller trains with: its 2⁻¹¹ would be an adversary's to use."""
+    """No TF32 for the Gram matrix, whatever the caller trains with: an adversary could use its 2⁻¹¹."""
 
     def __init__(self) -> None:
-        self.flags = torch.backends.cuda.matmul
-        new = hasattr(self.flags, "fp32_precision")
-        self.name = "fp32_precision" if new else "allow_tf32"
-        self.full: Any = "ieee" if new else False
+        self.flags: Any = torch.backends.cuda.matmul
+        is_new = hasattr(self.flags, "fp32_precision")  # since torch 2.9
+        self.name = "fp32_precision" if is_new else "allow_tf32"
+        self.full: Any = "ieee" if is_new else False
         self.before = getattr(self.flags, self.name)
-        self.narrow = self.before not in (self.full, "none")
+        self.is_reduced = self.before not in (self.full, "none")
 
     def __enter__(self) -> None:
-        if self.narrow:
+        if self.is_reduced:
             setattr(self.flags, self.name, self.full)
 
     def __exit__(self, *_: object) -> None:
-        if self.narrow:
+        if self.is_reduced:
             setattr(self.flags, self.name, self.before)

@@ -1,4 +1,4 @@
-"""From the table to a weight for every example: as a whole, or group by group; by rows or by directions."""
+"""From the Gram matrix of per-example gradients to a weight for every example, group by group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.parallel import single_threaded_blas
-from randeigen.errors import BadFraction, BadRows
+from randeigen.errors import BadFraction, BadParameter
 from randeigen.geometry.base import ENTRY_ROUNDING, START_DIRECTIONS
 from randeigen.geometry.gram import GramGeometry
 from randeigen.pipeline import Assumed, budget_left, certified, checked_seed, unsure, weighed
@@ -25,21 +25,34 @@ SMALL_GROUPS_LABEL = "small groups"
 
 @dataclass(frozen=True)
 class Group:
-    """The judgement on one group. `verdict.weights` are those of `examples`, in their order.
+    """The judgement on one group of examples, a field of `BatchVerdict`.
 
-    `bias_bound` is that of `BatchVerdict`, for the group's own mean.
+    Attributes:
+        label: the one its examples share, or "small groups" for all examples of groups of fewer than 5.
+        examples: the indices of those examples of the group that could be measured.
+        verdict: `verdict.weights` are those of `examples`, in their order, and sum to 1.
+        f: how many of `examples` were assumed corrupt; `bias_bound` holds for as many.
+        bias_bound: that of `BatchVerdict`, for the group's own mean.
+
+    Example:
+        >>> import torch, randeigen.torch
+        >>> model = torch.nn.Linear(4, 1)
+        >>> losses = model(torch.randn(20, 4)).square().squeeze(1)
+        >>> verdict = randeigen.torch.backward(losses, model, eps=0.1, groups=[0] * 8 + [1] * 12)
+        >>> [(group.label, group.examples.size, group.f) for group in verdict.groups]
+        [(0, 8, 1), (1, 12, 2)]
     """
 
     label: Hashable
-    examples: NDArray[np.intp]  # those of the group that could be measured
+    examples: NDArray[np.intp]
     verdict: Verdict
-    f: int  # how many of `examples` were assumed corrupt; bias_bound speaks of these
+    f: int
     bias_bound: float | None
 
 
 @dataclass(frozen=True)
 class BatchVerdict:
-    """What was decided about the examples of a batch.
+    """What was decided about the examples of a batch; `randeigen.torch.backward` returns it.
 
     `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that close
     to the mean of the honest rows alone at the same weights, and may be further from their plain mean. Rows
@@ -49,26 +62,45 @@ class BatchVerdict:
 
     `distance_to_mean`: how far the gradient is from the plain mean of all usable examples' gradients, which
     is what robustness cost if every example is honest.
+
+    Attributes:
+        weights: (n,) each example's weight in the gradient; they sum to 1.
+        norms: (n,) of each example's gradient; not finite where it could not be measured.
+        bias_bound: as above, in the units of the gradient.
+        groups: the judgement on each group; a single one if no groups were given.
+        unusable: the examples whose loss or gradient is not finite, each with the reason.
+        seed: given to `backward` again, it repeats the judgement.
+        notes: what the caller should know, as sentences.
+        coefficients: (n,) the weights, scaled where the rule clips; `.grad` is Σ coefficientᵢ · gradientᵢ.
+        distance_to_mean: as above, in the units of the gradient.
+
+    Example:
+        >>> import torch, randeigen.torch
+        >>> model = torch.nn.Linear(4, 1)
+        >>> losses = model(torch.randn(20, 4)).square().squeeze(1)
+        >>> verdict = randeigen.torch.backward(losses, model, eps=0.1)
+        >>> verdict.kept.size, round(float(verdict.weights.sum()), 6)
+        (20, 1.0)
     """
 
-    weights: Weights  # (n,) each example's share in the gradient; sums to 1
-    norms: Array  # (n,) length of each example's gradient; not finite where it could not be measured
-    bias_bound: float | None  # of the gradient, in its units
+    weights: Weights
+    norms: Array
+    bias_bound: float | None
     groups: tuple[Group, ...]
-    unusable: Mapping[int, str]  # examples that could not be measured, and why
-    seed: int  # replays the judgement
+    unusable: Mapping[int, str]
+    seed: int
     notes: tuple[str, ...]
-    coefficients: Array = field(repr=False)  # (n,) the weights, scaled where the rule clips
-    distance_to_mean: float = math.nan  # in the gradient's units
+    coefficients: Array = field(repr=False)
+    distance_to_mean: float = math.nan
 
     @property
     def kept(self) -> Mask:
-        """(n,) whether an example has any part in the gradient."""
+        """(n,) whether an example's weight is above 0."""
         return np.asarray(self.weights > 0)
 
     @property
     def left_out(self) -> NDArray[np.intp]:
-        """Indices of the examples that have none."""
+        """Indices of the examples of weight 0."""
         return np.flatnonzero(self.weights == 0)
 
 
@@ -80,7 +112,7 @@ def as_rule(eps: float | None, rule: Rule | None, on_excess: str = "raise") -> R
             f"give exactly one of eps (the fraction of examples you fear) and rule; found {given}."
         )
     if on_excess not in ("raise", "drop"):
-        raise BadRows(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
+        raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
     if rule is None:
         return RandEigen(eps)
     if not callable(getattr(rule, "weigh", None)):
@@ -99,7 +131,9 @@ def as_groups(groups: Any, n: int) -> NDArray[Any]:
         return np.zeros(n, dtype=int)
     labels = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
     if labels.shape != (n,):
-        raise BadRows(f"groups has shape {labels.shape}, but there are {n} losses; give one label for each.")
+        raise BadParameter(
+            f"groups has shape {labels.shape}, but there are {n} losses; give one label for each."
+        )
     return labels
 
 

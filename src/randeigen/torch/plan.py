@@ -1,119 +1,122 @@
-"""Which layers made the losses, and what each of their parameters' per-example gradients are made of."""
+"""Which layer calls made the losses, and what the per-example gradients of each parameter are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from randeigen.errors import BadRows
-from randeigen.torch.autograd_graph import Consume, Graph, Node, read, run_slopes
-from randeigen.torch.batch_dim import batch_dim_of, unreadable
+from randeigen.errors import BadModel
+from randeigen.torch.autograd_graph import CallOutput, Graph, Node, read
+from randeigen.torch.batch_dim import BatchLayout, no_batch_dim
 from randeigen.torch.forward_hooks import LayerCall
+from randeigen.torch.gradient_pass import (
+    BroadcastStep,
+    CallOutputStep,
+    FunctionalStep,
+    GradientPass,
+    PlannedCall,
+    Spend,
+    Step,
+)
 from randeigen.torch.gradients import broadcast, functional_uses
-from randeigen.torch.gradients.factors import Dense, PerExampleGradient
-from randeigen.torch.gradients.layer_call import by_gradient_rule, by_rerun
-from randeigen.torch.layers import Entry, gradient_rule_of, is_parametrization, is_simple, owned
-
-Spend: TypeAlias = Callable[[nn.Parameter, Sequence[PerExampleGradient]], None]
+from randeigen.torch.layers import (
+    LayerRule,
+    gradient_rule_of,
+    is_parametrization,
+    owned_parameters,
+    uses_parameters_once,
+)
 
 
 class _Layer(NamedTuple):
     module: nn.Module
-    entry: Entry | None
-    simple: bool
-    mine: dict[str, nn.Parameter]  # what it owns of the parameters that count
+    rule: LayerRule | None
+    uses_parameters_once: bool
+    owned: dict[str, nn.Parameter]  # those of its parameters that are in the plan
 
 
 @lru_cache(maxsize=8)
-def alternating(n: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(n,) signs without a pattern that batches have."""
+def alternating_signs(n: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """(n,) the Thue–Morse signs: batches have no such pattern."""
     return torch.tensor([1.0 - 2 * (i.bit_count() & 1) for i in range(n)], dtype=dtype, device=device)
 
 
 class GramPlan:
-    """The plan of the first pass; `run` makes it and spends each parameter's gradients at once."""
+    """The plan of the first backward pass, which computes per-example gradients; `run` makes the pass."""
 
     def __init__(self, losses: Tensor, modules: Sequence[nn.Module]) -> None:
         self.losses, self.n, self.modules = losses, losses.numel(), modules
         # Each example's gradient comes with a sign. Where examples mix, or are taken for one another, the
-        # signs do not cancel, and the gradient's length gives it away even if all weights are equal.
-        self.signs = alternating(self.n, losses.device, losses.dtype)
+        # signs do not cancel, so the norm of the gradient is not the expected one even at equal weights.
+        self.signs = alternating_signs(self.n, losses.device, losses.dtype)
         self.graph: Graph = read(losses)
-        # Those of the model's parameters that the losses depend on, by their id.
-        given = (p for module in modules for p in module._parameters.values())
-        self.trained = {id(p): p for p in given if id(p) in self.graph.leaves}
-        self.batch = self._second_dimension()
-        self.layers: dict[nn.Module, _Layer] = {}  # those that were called
-        self.owners: dict[int, list[LayerCall]] = {}  # calls of the layers that own a parameter, by its id
-        self.wanted: dict[Node, list[Consume]] = {}
-        self.pending: dict[int, int] = {}  # uses of a parameter still to come, by its id
-        self.factors: dict[int, list[PerExampleGradient]] = {}
-        self.followed: set[int] = set()  # parameters used by functions
-        self.copied: dict[broadcast.Entrance, Tensor] = {}
-        self.added: list[nn.Parameter] = []  # those that meet the batch by being added to it
-        self.itemsize = losses.element_size()  # of the narrowest slopes met on the way
-        if self.n > 1:  # a gradient alone needs no plan
-            self._plan()
-
-    def _second_dimension(self) -> int | None:
-        """How many entries a batch has, where the layers say that it comes second."""
-        for call, outputs in self.graph.notes.items():
-            if len(outputs[0][3]) == 3 and getattr(call.module, "batch_first", True) is False:
-                size = outputs[0][3][1]
-                return size if size % self.n == 0 else None
-        return None
+        # The model's parameters that the losses depend on, by their id.
+        parameters = (p for module in modules for p in module._parameters.values() if p is not None)
+        self.trained = {id(p): p for p in parameters if id(p) in self.graph.leaves}
+        self.layout = BatchLayout(self.n, self._second_size())
+        self.steps: dict[Node, list[Step]] = {}
+        self.uses: dict[int, int] = {}  # how often a parameter is used, by its id
+        self.broadcast_parameters: list[nn.Parameter] = []
+        self.itemsize = losses.element_size()  # bytes per number of the narrowest gradients met in a pass
+        if self.n > 1:  # a single example needs no per-example gradients
+            _Planner(self).plan()
 
     @torch.no_grad()
     def run(self, spend: Spend) -> None:
-        """One pass for slopes. `spend(parameter, factors)` is called once for each parameter.
+        """One backward pass. `spend(parameter, gradients)` is called once for each parameter.
 
-        The gradients made of the factors are `signs` times the examples' own.
+        The per-example gradients, summed over the uses, are `signs` times the examples' own.
         """
-        self.spend, self.factors, self.copied = spend, {}, {}
-        self.left = dict(self.pending)
-        wanted = {node: partial(self._pass_on, each) for node, each in self.wanted.items()}
-        run_slopes(self.losses, self.signs, self.graph, wanted)
-        if self.copied:
-            found = broadcast.carried_down(self.copied, self.added)
-            for parameter, rows in zip(self.added, found, strict=True):
-                if rows is not None:
-                    spend(parameter, [Dense(rows)])
-            self.copied = {}
+        run = GradientPass(self, spend)
+        run.run()
+        self.itemsize = run.itemsize
 
-    def __enter__(self) -> GramPlan:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wanted.clear()  # it knows the survey: left to the garbage collector, the graph would live on
-
-    def forget(self) -> None:
-        """Let go of the layers' inputs, as a backward pass that frees the graph does."""
-        for call in self.graph.notes:
+    def forget_inputs(self) -> None:
+        """Free the layers' inputs, as a backward pass that frees the graph does."""
+        for call in self.graph.calls:
             call.forget()
 
-    def _plan(self) -> None:
-        for call in self.graph.notes:
-            for parameter in self._layer(call).mine.values():
+    def _second_size(self) -> int | None:
+        """The size of the batch where a layer declares that it is the second dimension."""
+        for call, outputs in self.graph.calls.items():
+            if len(outputs[0].shape) == 3 and getattr(call.module, "batch_first", True) is False:
+                size = outputs[0].shape[1]
+                return size if size % self.n == 0 else None
+        return None
+
+
+class _Planner:
+    """Fills the steps of a plan: every use of every trained parameter, exactly once."""
+
+    def __init__(self, plan: GramPlan) -> None:
+        self.gram_plan, self.graph, self.layout, self.trained = plan, plan.graph, plan.layout, plan.trained
+        self.layers: dict[nn.Module, _Layer] = {}  # those that were called
+        self.owners: dict[int, list[LayerCall]] = {}  # calls of the layers that own a parameter, by its id
+        self.planned: set[int] = set()  # parameters, by id
+        self.used_by_functions: set[int] = set()  # parameters, by id
+
+    def plan(self) -> None:
+        for call in self.graph.calls:
+            for parameter in self._layer(call).owned.values():
                 self.owners.setdefault(id(parameter), []).append(call)
-        planned: set[int] = set()
-        for module in self.modules:
+        for module in self.gram_plan.modules:
             if isinstance(module, nn.MultiheadAttention):
-                self._plan_attention(module, planned)
+                self._plan_attention(module)
         for parameter in self.trained.values():
-            self._plan_functions(parameter, planned)
-        for call, outputs in self.graph.notes.items():
+            self._plan_functional_uses(parameter)
+        for call, outputs in self.graph.calls.items():
             if not is_parametrization(call.module):
-                self._plan_call(call, outputs, planned)
+                self._plan_call(call, outputs)
         for parameter in self.trained.values():
-            if id(parameter) not in planned:
-                self._plan_copies(parameter, planned)
-        missing = [self._name(p) for key, p in self.trained.items() if key not in planned]
+            if id(parameter) not in self.planned:
+                self._plan_broadcasts(parameter)
+        missing = [self._name(p) for key, p in self.trained.items() if key not in self.planned]
         if missing:
-            raise BadRows(
+            raise BadModel(
                 f"the losses depend on {', '.join(missing[:4])}{' ...' if len(missing) > 4 else ''}, but no "
                 "layer that ran uses it in a way that can be followed: import randeigen.torch before the "
                 "model is called, call layers rather than reading their parameters, do not compile the "
@@ -123,167 +126,111 @@ class GramPlan:
     def _layer(self, call: LayerCall) -> _Layer:
         module = call.module
         if module not in self.layers:
-            entry, mine = gradient_rule_of(module), owned(module)
-            mine = {name: p for name, p in mine.items() if id(p) in self.trained}
-            self.layers[module] = _Layer(module, entry, entry is not None and is_simple(module), mine)
+            rule = gradient_rule_of(module)
+            owned = {name: p for name, p in owned_parameters(module).items() if id(p) in self.trained}
+            once = rule is not None and uses_parameters_once(module)
+            self.layers[module] = _Layer(module, rule, once, owned)
         return self.layers[module]
 
     def _name(self, parameter: nn.Parameter) -> str:
-        named = self.modules[0].named_parameters()
-        return str(next(name for name, other in named if other is parameter))
+        named = self.gram_plan.modules[0].named_parameters()
+        return next(name for name, other in named if other is parameter)
 
-    def _plan_attention(self, module: nn.MultiheadAttention, planned: set[int]) -> None:
-        mine = {id(p): p for p in module.parameters() if id(p) in self.trained and id(p) not in planned}
-        found = {key: functional_uses.uses(self.graph, p) for key, p in mine.items()}
-        if not all(use.known(mine[key]) for key, uses in found.items() for use in uses):
-            return  # as any other layer
-        shapes = [out[0][3] for call, out in self.graph.notes.items() if call.module is module]
-        batch = shapes[0][0 if module.batch_first else 1] if shapes else self.n
-        if batch % self.n:
-            raise BadRows(unreadable(module, shapes[0], self.n))
-        for key, uses in found.items():
-            self._plan_uses(mine[key], uses, batch, planned)
+    def _plan_attention(self, module: nn.MultiheadAttention) -> None:
+        parameters = {id(p): p for p in module.parameters() if id(p) in self.trained}
+        parameters = {key: p for key, p in parameters.items() if key not in self.planned}
+        uses_of = {key: functional_uses.uses_of(self.graph, p) for key, p in parameters.items()}
+        if not all(use.has_gradient(parameters[key]) for key, uses in uses_of.items() for use in uses):
+            return  # it is run again, as any other layer
+        shapes = [outputs[0].shape for call, outputs in self.graph.calls.items() if call.module is module]
+        size = shapes[0][0 if module.batch_first else 1] if shapes else self.layout.n
+        if size % self.layout.n:
+            raise BadModel(no_batch_dim(module, shapes[0], self.layout.n))
+        layout = BatchLayout(self.layout.n, size)  # inside, it works sequence-first in any case
+        for key, uses in uses_of.items():
+            self._add_functional_uses(parameters[key], uses, layout)
 
-    def _plan_functions(self, parameter: nn.Parameter, planned: set[int]) -> None:
+    def _plan_functional_uses(self, parameter: nn.Parameter) -> None:
         """Uses of a parameter by functions, beside those by the layer that owns it."""
-        if id(parameter) in planned:
+        if id(parameter) in self.planned:
             return
         owners = self.owners.get(id(parameter), [])
         layers = [self._layer(call) for call in owners]
-        uses = functional_uses.uses(self.graph, parameter)
-        if all(layer.simple for layer in layers):
-            outputs = {node for call in owners for _, node, _, _ in self.graph.notes[call]}
-            uses = [use for use in uses if not functional_uses.inside(self.graph, use, outputs)]
-        elif any(layer.entry or not self._is_container(layer.module) for layer in layers):
-            return  # the layer's form, or running it again, sees to all uses at once
-        if all(use.known(parameter) for use in uses):
-            self._plan_uses(parameter, uses, self.batch, planned)
-        elif layers and layers[0].simple:
-            raise BadRows(
+        uses = functional_uses.uses_of(self.graph, parameter)
+        if all(layer.uses_parameters_once for layer in layers):
+            outputs = {output.node for call in owners for output in self.graph.calls[call]}
+            uses = [use for use in uses if not functional_uses.is_inside(self.graph, use, outputs)]
+        elif any(layer.rule or not self._is_container(layer.module) for layer in layers):
+            return  # the layer's gradient rule, or running it again, covers all uses at once
+        if all(use.has_gradient(parameter) for use in uses):
+            self._add_functional_uses(parameter, uses, self.layout)
+        elif layers and layers[0].uses_parameters_once:
+            raise BadModel(
                 f"{self._name(parameter)} is also used outside the layer that owns it (by "
                 f"{', '.join(sorted({use.name for use in uses}))}), in a way that cannot be followed example "
                 "by example: a penalty on the weights belongs into the optimizer; else call the layer."
             )
 
     def _is_container(self, module: nn.Module) -> bool:
-        """Whether layers of its own were called: to run it again would be to run them all again."""
+        """Whether layers inside it were called: to run it again would be to run them all again."""
         inner = (child for child in module.modules() if child is not module and child in self.layers)
         return not all(is_parametrization(child) for child in inner)
 
-    def _plan_uses(
-        self, parameter: nn.Parameter, uses: list[functional_uses.Use], batch: int | None, planned: set[int]
+    def _add_functional_uses(
+        self, parameter: nn.Parameter, uses: Sequence[functional_uses.FunctionalUse], layout: BatchLayout
     ) -> None:
         for use in uses:
-            planned.add(id(parameter))
-            self.followed.add(id(parameter))
-            self._expect(id(parameter))
-            self._want(use.node, partial(self._take_use, parameter, use, batch))
+            self.used_by_functions.add(id(parameter))
+            self._count_use(parameter)
+            self._add_step(use.node, FunctionalStep(parameter, use, layout))
 
-    def _take_use(
-        self, parameter: nn.Parameter, use: functional_uses.Use, batch: int | None, slopes: Sequence[Any]
-    ) -> None:
-        factor = None if slopes[0] is None else use.factor(slopes[0], parameter.shape, self.n, batch)
-        self._give(parameter, factor)
-
-    def _plan_call(self, call: LayerCall, outputs: list[Any], planned: set[int]) -> None:
-        module, entry, _, mine = self._layer(call)
-        if entry is None:  # then the uses by functions are all there are
-            mine = {name: p for name, p in mine.items() if id(p) not in self.followed}
-        if not mine:
+    def _plan_call(self, call: LayerCall, outputs: Sequence[CallOutput]) -> None:
+        module, rule, _, owned = self._layer(call)
+        if rule is None:  # a use by a function is then the layer's own use
+            owned = {name: p for name, p in owned.items() if id(p) not in self.used_by_functions}
+        if not owned:
             return
-        inside_out = isinstance(module, (nn.RNNBase, nn.MultiheadAttention))  # there no batch comes first
-        if not inside_out and (entry is None or self._without_examples(call, entry, outputs)):
-            copies = {name for name, p in mine.items() if self._plan_copies(p, planned)}
-            mine = {name: p for name, p in mine.items() if name not in copies}
-            if not mine:
+        is_sequence_first = isinstance(module, (nn.RNNBase, nn.MultiheadAttention))  # inside, at least
+        if not is_sequence_first and (rule is None or self._is_without_examples(call, rule, outputs)):
+            owned = {name: p for name, p in owned.items() if not self._plan_broadcasts(p)}
+            if not owned:
                 return
         if call.args is None:
-            raise BadRows(
+            raise BadModel(
                 "the inputs of the layers are gone: a backward pass was already made through these losses. "
                 "Call randeigen.torch.backward instead of losses.backward, not after it."
             )
-        for p in mine.values():
-            planned.add(id(p))
-            self._expect(id(p))
-        waiting = {place: (node, number) for place, node, number, _ in outputs}
-        shapes = {place: shape for place, _, _, shape in outputs}
-        slopes: dict[int, Tensor | None] = {}
+        for parameter in owned.values():
+            self._count_use(parameter)
+        by_position = {output.position: output for output in outputs}
+        planned_call = PlannedCall(call, rule, owned, list(by_position.values()), self.layout)
+        for output in by_position.values():
+            self._add_step(output.node, CallOutputStep(planned_call, output))
 
-        def take(place: int, number: int, found: Sequence[Tensor | None]) -> None:
-            slopes[place] = found[number]
-            if len(slopes) == len(waiting):
-                self._take_call(call, mine, entry, slopes, shapes)
-                slopes.clear()
-
-        for place, (node, number) in waiting.items():
-            self._want(node, partial(take, place, number))
-
-    def _plan_copies(self, parameter: nn.Parameter, planned: set[int]) -> bool:
-        """Whether the parameter only ever meets the batch by being added to it; then plan for that."""
-        if id(parameter) in planned:
-            return any(parameter is other for other in self.added)
-        found = broadcast.entrances(self.graph, parameter, self.n, self.batch)
-        if not found:
+    def _plan_broadcasts(self, parameter: nn.Parameter) -> bool:
+        """Whether the parameter meets the batch only by broadcasts; then plan for these."""
+        parameters = self.gram_plan.broadcast_parameters
+        if id(parameter) in self.planned:
+            return any(parameter is other for other in parameters)
+        broadcasts = broadcast.broadcasts_of(self.graph, parameter, self.layout)
+        if not broadcasts:
             return False
-        planned.add(id(parameter))
-        self.added.append(parameter)
-        for entrance in found:
-            self._want(entrance.node, partial(self._take_copies, entrance))
+        self.planned.add(id(parameter))
+        parameters.append(parameter)
+        for one in broadcasts:
+            self._add_step(one.node, BroadcastStep(one, self.layout))
         return True
 
-    def _take_copies(self, entrance: broadcast.Entrance, slopes: Sequence[Any]) -> None:
-        if slopes[0] is not None:
-            self.copied[entrance] = entrance.slopes(slopes[0], self.n)
-
-    def _without_examples(self, call: LayerCall, entry: Entry, outputs: list[Any]) -> bool:
-        """Whether the layer ran once for all examples: positions looked up by arange, say."""
-        shape = outputs[0][3]
+    def _is_without_examples(self, call: LayerCall, rule: LayerRule, outputs: Sequence[CallOutput]) -> bool:
+        """Whether the layer ran once for all examples, such as an embedding of positions given by arange."""
+        shape = outputs[0].shape
         if isinstance(call.module, nn.Embedding):
-            return len(shape) <= 2 or batch_dim_of(shape, self.n, 1, self.batch) is None
-        return batch_dim_of(shape, self.n, entry.features_of(call.module), self.batch) is None
+            return len(shape) <= 2 or self.layout.batch_dim(shape, 1) is None
+        return self.layout.batch_dim(shape, rule.feature_dims(call.module)) is None
 
-    def _take_call(
-        self,
-        call: LayerCall,
-        mine: dict[str, nn.Parameter],
-        entry: Entry | None,
-        slopes: dict[int, Tensor | None],
-        shapes: dict[int, torch.Size],
-    ) -> None:
-        found: Any = {}
-        if any(slope is not None for slope in slopes.values()):
-            if call.spoilt:
-                raise BadRows(
-                    f"an input of {type(call.module).__name__} was changed in place after the layer used it, "
-                    "so its gradients by example are lost. Write the change as a new tensor."
-                )
-            given: list[Any] = [None] * (max(slopes) + 1)
-            for k, slope in slopes.items():
-                given[k] = slope if slope is None or slope.shape == shapes[k] else slope.reshape(shapes[k])
-            if entry:
-                found = by_gradient_rule(call, entry, given[0], self.n, self.batch)
-            else:
-                found = by_rerun(call, list(mine), given, self.n, self.batch)
-        for name, parameter in mine.items():
-            value = found.get(name)
-            self._give(parameter, Dense(value) if isinstance(value, Tensor) else value)
+    def _add_step(self, node: Node, step: Step) -> None:
+        self.gram_plan.steps.setdefault(node, []).append(step)
 
-    def _pass_on(self, consumers: Sequence[Consume], slopes: Sequence[Tensor | None]) -> None:
-        self.itemsize = min(self.itemsize, *(s.element_size() for s in slopes if s is not None), 8)
-        for consume in consumers:
-            consume(slopes)
-
-    def _want(self, node: Node, consume: Consume) -> None:
-        self.wanted.setdefault(node, []).append(consume)
-
-    def _expect(self, key: int) -> None:
-        self.pending[key] = self.pending.get(key, 0) + 1
-
-    def _give(self, parameter: nn.Parameter, factor: PerExampleGradient | None) -> None:
-        """One use of a parameter is known; after the last one its gradients are spent and forgotten."""
-        key = id(parameter)
-        if factor is not None:
-            self.factors.setdefault(key, []).append(factor)
-        self.left[key] -= 1
-        if self.left[key] == 0 and key in self.factors:
-            self.spend(parameter, self.factors.pop(key))
+    def _count_use(self, parameter: nn.Parameter) -> None:
+        self.planned.add(id(parameter))
+        self.gram_plan.uses[id(parameter)] = self.gram_plan.uses.get(id(parameter), 0) + 1

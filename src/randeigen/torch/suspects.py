@@ -1,4 +1,4 @@
-"""A whole training set under suspicion: judged class by class once an epoch, remembered, ranked."""
+"""Suspects: a whole training set, scored class by class once an epoch, remembered and ranked."""
 
 from __future__ import annotations
 
@@ -16,43 +16,64 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from randeigen.errors import BadFraction, BadRows
+from randeigen.errors import BadFile, BadFraction, BadParameter
 from randeigen.pipeline import checked_seed
 from randeigen.rows.write import replacing
 from randeigen.torch.gram import gram
 from randeigen.torch.suspicion_score import robust_z_score, suspicion_scores
 from randeigen.types import Progress
 
-GROUP_SIZE = 800  # examples judged together; their table holds the square of it
-MEMORY_OF_SCORES = 0.5  # what an earlier judgement counts beside the next
-# An example is left out if its score, in typical deviations, is above this, and never more than twice as
-# many as were feared. The first judgements, of a model that knows little, do not wait for it.
-LIMIT = 4.0
-EARLY = 3
+GROUP_SIZE = 800  # examples scored together; their Gram matrix holds the square of it
+SCORE_DECAY = 0.5  # weight of an earlier judgement relative to the one after it
+MAX_SCORE = 4.0  # typical deviations; at most 2·eps of all examples, of higher scores, are left out
+EARLY_JUDGEMENTS = 3  # of a model that knows little: these leave out the 2·eps worst, whatever their scores
 
 
 class Suspect(NamedTuple):
-    """A line of the report."""
+    """One line of the report: an example, its score and its weight."""
 
     example: int  # its index in the data set
     label: Any
-    score: float  # typical deviations above the middle
+    score: float  # in typical deviations above the median, over epochs
     weight: float
 
 
 class Suspects:
-    """Judges a training set while it is trained on; a fraction `eps` of it may be poisoned.
+    """Judges a whole training set while it is trained on, and leaves suspicious examples out.
 
-        suspects = randeigen.torch.Suspects(dataset, eps=0.05)
-        for epoch in range(epochs):
-            for x, y, i in suspects.loader(batch_size=128):     # without those left out so far
-                criterion(model(x), y).mean().backward(); optimizer.step(); optimizer.zero_grad()
-            suspects.judge(model, criterion)                     # criterion: reduction="none"
-        suspects.to_csv("suspects.csv")                          # most suspicious first
+    Once an epoch, `judge` scores the examples of each label by their gradients: suspicious are those whose
+    neighbours have high losses and which are far out along the top direction. Scores are averaged over
+    epochs. Holds a few numbers per example and, while it judges, the Gram matrix of one group.
 
-    `dataset` gives (input, label) by index. Labels are found in it (`targets`, `labels`, the last tensor of
-    a TensorDataset, else by reading it once) unless given. Holds a few numbers per example and, while it
-    judges, the table of one group: lower `group` where the model's activations of 800 examples do not fit.
+    Parameters:
+        dataset: gives (input, label) by index and has a length.
+        eps: the fraction of examples that may be poisoned, in [0, 0.5). At most 2·eps are left out.
+        labels: (n,) one class per example. By default the data set's `targets` or `labels`, the last tensor
+            of a TensorDataset, or what reading the data set once gives.
+        group: how many examples are scored together: lower it where the model's activations of 800 do not
+            fit into memory.
+        seed: makes the judgements reproducible.
+
+    Raises:
+        BadFraction: `eps` is out of range.
+        BadParameter: `dataset`, `labels`, `group` or `seed` cannot be used.
+
+    Example:
+        >>> import torch, randeigen.torch
+        >>> from torch.utils.data import TensorDataset
+        >>> x = torch.randn(60, 4)
+        >>> dataset = TensorDataset(x, (x[:, 0] > 0).long())
+        >>> model, criterion = torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none")
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> suspects = randeigen.torch.Suspects(dataset, eps=0.05)
+        >>> for epoch in range(2):
+        ...     for x, y, index in suspects.loader(batch_size=20):  # without those left out so far
+        ...         optimizer.zero_grad()
+        ...         criterion(model(x), y).mean().backward()
+        ...         optimizer.step()
+        ...     weights = suspects.judge(model, criterion)
+        >>> len(suspects.report()), int((weights == 0).sum())
+        (60, 6)
     """
 
     def __init__(
@@ -65,9 +86,9 @@ class Suspects:
         seed: int | None = None,
     ) -> None:
         if not 0 <= eps < 0.5:
-            raise BadFraction(f"eps={eps}; give the fraction of examples you fear, in [0, 0.5).")
+            raise BadFraction(f"eps={eps}; give the fraction of examples that may be poisoned, in [0, 0.5).")
         if group < 2:
-            raise BadFraction(
+            raise BadParameter(
                 f"group={group}; give how many examples to judge together, such as {GROUP_SIZE}."
             )
         self.dataset, self.eps, self.group = dataset, eps, group
@@ -76,12 +97,13 @@ class Suspects:
         self.judgements = 0
         self.weights = torch.ones(self.n)  # 0 for those left out, for a weighted loss or a sampler
         self.seed = secrets.randbits(63) if seed is None else checked_seed(seed)
-        self._sums, self._mass = torch.zeros(self.n, dtype=torch.float64), 0.0
+        self._score_sums = torch.zeros(self.n, dtype=torch.float64)
+        self._score_weight = 0.0  # of the judgements in the sums, together
 
     @property
     def scores(self) -> Tensor:
-        """(n,) typical deviations above the middle, over epochs; inf where nothing can be measured."""
-        return self._sums / self._mass if self._mass else self._sums
+        """(n,) typical deviations above the median, over epochs; inf where nothing can be measured."""
+        return self._score_sums / self._score_weight if self._score_weight else self._score_sums
 
     def judge(
         self,
@@ -90,89 +112,110 @@ class Suspects:
         *,
         progress: Progress | None = None,
     ) -> Tensor:
-        """Look at every example's gradient as the model is now, and set `weights` anew; call once an epoch.
+        """Score every example by its gradient for the model as it is, and set `weights`; call once an epoch.
 
-        `criterion(model(x), y)` is one loss per example. The model is judged in eval mode and left as it was.
+        The model is judged in eval mode and left as it was.
+
+        Parameters:
+            model: as it is being trained.
+            criterion: `criterion(model(x), y)` is one loss per example (`reduction="none"`).
+            progress: called with "judging", the number of examples done and the number of all.
+
+        Returns:
+            (n,) the new `weights`: 0 for those left out, 1 for the others.
+
+        Raises:
+            BadModel: the losses are no vector, or the model cannot be taken apart example by example.
+            BadParameter: the data set does not give pairs (input, label).
         """
-        found = torch.zeros(2, self.n, dtype=torch.float64)
-        done, coins = 0, torch.Generator().manual_seed(self.seed + self.judgements)
-        with _as_judged(model):
-            for places in self._groups():
-                found[:, places] = self._look(model, criterion, places, coins)
-                done += len(places)
+        measured = torch.zeros(2, self.n, dtype=torch.float64)
+        done, generator = 0, torch.Generator().manual_seed(self.seed + self.judgements)
+        with _in_eval_mode(model):
+            for indices in self._groups():
+                measured[:, indices] = self._score_group(model, criterion, indices, generator)
+                done += len(indices)
                 if progress:
                     progress("judging", done, self.n)
-        known = found.isfinite().all(0)
+        is_known = measured.isfinite().all(0)
         now = torch.full((self.n,), torch.inf, dtype=torch.float64)
-        now[known] = robust_z_score(found[0, known]) + robust_z_score(found[1, known])
-        self._sums, self._mass = MEMORY_OF_SCORES * self._sums + now, MEMORY_OF_SCORES * self._mass + 1
+        now[is_known] = robust_z_score(measured[0, is_known]) + robust_z_score(measured[1, is_known])
+        self._score_sums = SCORE_DECAY * self._score_sums + now
+        self._score_weight = SCORE_DECAY * self._score_weight + 1
         self.judgements += 1
-        self.weights = self._weighed()
+        self.weights = self._weights_from_scores()
         return self.weights
 
     def ranking(self) -> NDArray[np.intp]:
         """All indices, the most suspicious first."""
         return np.argsort(-self.scores.numpy(), kind="stable")
 
-    def table(self) -> list[Suspect]:
+    def report(self) -> list[Suspect]:
         """One line per example, the most suspicious first."""
         scores, weights = self.scores.tolist(), self.weights.tolist()
         return [Suspect(i, self.labels[i].item(), scores[i], weights[i]) for i in self.ranking().tolist()]
 
+    table = report  # the name until 0.1
+
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """The same lines as a file, whole or not at all."""
+        """Write the report as a file, whole or not at all."""
         text = io.StringIO()
-        csv.writer(text).writerows([Suspect._fields, *self.table()])
+        csv.writer(text).writerows([Suspect._fields, *self.report()])
         with replacing(path) as file:
             file.write(text.getvalue().encode())
 
     def loader(self, batch_size: int = 128, **options: Any) -> DataLoader[Any]:
         """Shuffled batches (x, y, index) of the examples not left out; `options` are the DataLoader's."""
         kept = torch.nonzero(self.weights > 0).flatten().tolist()
-        return DataLoader(_Numbered(self.dataset, kept), batch_size, **{"shuffle": True, **options})
+        return DataLoader(_WithIndex(self.dataset, kept), batch_size, **{"shuffle": True, **options})
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that is remembered, for a checkpoint."""
-        counts = torch.tensor([self._mass, self.judgements], dtype=torch.float64)
-        return {"sums": self._sums, "weights": self.weights, "counts": counts}
+        counts = torch.tensor([self._score_weight, self.judgements], dtype=torch.float64)
+        return {"sums": self._score_sums, "weights": self.weights, "counts": counts}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Continue from a checkpoint; `BadFile` where it is one of another data set."""
         if len(state["sums"]) != self.n:
-            raise BadRows(f"this is the memory of {len(state['sums'])} examples; the data set has {self.n}.")
-        self._sums, self.weights = state["sums"].cpu().clone(), state["weights"].cpu().clone()
-        self._mass, self.judgements = float(state["counts"][0]), int(state["counts"][1])
+            raise BadFile(f"this is the memory of {len(state['sums'])} examples; the data set has {self.n}.")
+        self._score_sums, self.weights = state["sums"].cpu().clone(), state["weights"].cpu().clone()
+        self._score_weight, self.judgements = float(state["counts"][0]), int(state["counts"][1])
 
     def _groups(self) -> Iterator[NDArray[np.intp]]:
-        """Examples of one label, shuffled anew each time, in groups of about equal size."""
+        """Indices of examples of one label, shuffled anew each time, in groups of about equal size."""
         rng = np.random.default_rng([self.seed, self.judgements])
         for label in np.unique(self.labels):
-            mine = rng.permutation(np.flatnonzero(self.labels == label))
-            yield from np.array_split(mine, -(-len(mine) // self.group))
+            members = rng.permutation(np.flatnonzero(self.labels == label))
+            yield from np.array_split(members, -(-len(members) // self.group))
 
-    def _look(self, model: Any, criterion: Any, places: NDArray[np.intp], coins: torch.Generator) -> Tensor:
-        x, y = _batch(self.dataset, places, next(model.parameters()).device)
+    def _score_group(
+        self,
+        model: nn.Module,
+        criterion: Callable[[Any, Any], Tensor],
+        indices: NDArray[np.intp],
+        generator: torch.Generator,
+    ) -> Tensor:
+        x, y = _batch(self.dataset, indices, next(model.parameters()).device)
         losses = criterion(model(x), y)
-        products, seen = gram(losses, model), losses.detach()
-        sound = torch.isfinite(products.diagonal()) & torch.isfinite(seen)
-        out = torch.full((2, len(places)), torch.inf, dtype=torch.float64)
-        if not bool(sound.all()):
-            products, seen = products[sound][:, sound], seen[sound]
-        out[:, sound.cpu()] = suspicion_scores(products, seen, coins).cpu()
-        return out
+        products, losses = gram(losses, model), losses.detach()
+        usable = torch.isfinite(products.diagonal()) & torch.isfinite(losses)
+        scores = torch.full((2, len(indices)), torch.inf, dtype=torch.float64)
+        if not bool(usable.all()):
+            products, losses = products[usable][:, usable], losses[usable]
+        scores[:, usable.cpu()] = suspicion_scores(products, losses, generator).cpu()
+        return scores
 
-    def _weighed(self) -> Tensor:
+    def _weights_from_scores(self) -> Tensor:
         most = int(min(2 * self.eps, 0.5) * self.n)
         worst = torch.from_numpy(self.ranking())[:most]
-        if self.judgements > EARLY:
-            worst = worst[self.scores[worst] > LIMIT]
+        if self.judgements > EARLY_JUDGEMENTS:
+            worst = worst[self.scores[worst] > MAX_SCORE]
         weights = torch.ones(self.n)
         weights[worst] = 0
-        weights[self.scores.isinf()] = 0  # what cannot be measured cannot be learnt from
+        weights[self.scores.isinf()] = 0  # their losses or gradients are not finite: none can be trained on
         return weights
 
 
-class _Numbered(Dataset[Any]):
+class _WithIndex(Dataset[Any]):
     """Some examples of a data set, each with its index there."""
 
     def __init__(self, dataset: Any, kept: list[int]) -> None:
@@ -181,14 +224,14 @@ class _Numbered(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.kept)
 
-    def __getitem__(self, place: int) -> tuple[Any, ...]:
-        index = self.kept[place]
+    def __getitem__(self, position: int) -> tuple[Any, ...]:
+        index = self.kept[position]
         return (*self.dataset[index], index)
 
 
 def _labels(dataset: Any, given: Any) -> NDArray[Any]:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
-        raise BadRows(
+        raise BadParameter(
             f"dataset must give (input, label) by index and have a length, found {type(dataset).__name__}; "
             "wrap tensors in torch.utils.data.TensorDataset(x, y)."
         )
@@ -200,26 +243,26 @@ def _labels(dataset: Any, given: Any) -> NDArray[Any]:
         given = [dataset[i][1] for i in range(len(dataset))]
     labels = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
     if labels.shape != (len(dataset),):
-        raise BadRows(
+        raise BadParameter(
             f"labels have shape {labels.shape}, but the data set has {len(dataset)} examples; give one label "
             "for each (for targets that are no classes: labels=[0] * len(dataset) judges all together)."
         )
     return labels
 
 
-def _batch(dataset: Any, places: NDArray[np.intp], device: Any) -> tuple[Any, Any]:
+def _batch(dataset: Any, indices: NDArray[np.intp], device: torch.device) -> tuple[Any, Any]:
     if isinstance(dataset, TensorDataset):
-        parts = dataset[torch.from_numpy(places)]
+        parts = dataset[torch.from_numpy(indices)]
     else:
-        parts = default_collate([dataset[i] for i in places.tolist()])
+        parts = default_collate([dataset[i] for i in indices.tolist()])
     if len(parts) != 2:
-        raise BadRows(f"the data set gives {len(parts)} parts for an example; give (input, label).")
+        raise BadParameter(f"the data set gives {len(parts)} parts for an example; give (input, label).")
     return parts[0].to(device), parts[1].to(device)
 
 
 @contextmanager
-def _as_judged(model: nn.Module) -> Iterator[None]:
-    """In eval mode: no dropout, no batch statistics; every module goes back to the mode it had."""
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """No dropout, no batch statistics; every module goes back to the mode it had."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

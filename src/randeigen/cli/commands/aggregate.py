@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from enum import Enum
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -20,23 +19,19 @@ from randeigen.cli.outcomes import FileOutcome, file_outcomes, summary
 from randeigen.registry import DEFAULT, build_rule
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging
-from randeigen.types import Aggregate
+from randeigen.types import Aggregate, GeometryKind, OnExcess
 
 
-class Geometries(str, Enum):
-    """How files are measured."""
+@dataclass(frozen=True)
+class Output:
+    """Where the aggregate goes and how it is reported: options of which none changes the verdict."""
 
-    auto = "auto"
-    gram = "gram"
-    sketch = "sketch"
-    gaussian = "gaussian"
-
-
-class Excess(str, Enum):
-    """What to do when the promise behind eps is broken."""
-
-    stop = "raise"
-    drop = "drop"
+    out: str
+    audit: str | None
+    as_json: bool
+    quiet: bool
+    everything: bool  # whether every file is shown in the table
+    force: bool  # whether files that exist are replaced
 
 
 def aggregate(
@@ -50,25 +45,27 @@ def aggregate(
         str, typer.Option(metavar="FILE", help="Where the mean goes; its suffix decides the format.")
     ],
     eps: Annotated[
-        float | None, typer.Option(metavar="X", help="The fraction of files you fear, in [0, 0.5).")
+        float | None,
+        typer.Option(metavar="X", help="Fraction of files that may be Byzantine, in [0, 0.5)."),
     ] = None,
     f: Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")] = None,
     rule: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="How to weigh the files; `randeigen rules` lists all. filtering:gamma=0.5 sets a parameter, "
+            help="How files are weighed; `randeigen rules` lists all. filtering:gamma=0.5 sets a parameter, "
             "nnm+krum mixes rows first.",
         ),
     ] = DEFAULT,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, max=2**128 - 1, metavar="N", help="Replays a call; fresh coins without it."),
+        typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it."),
     ] = None,
-    geometry: Annotated[Geometries, typer.Option(help="How files are measured.")] = Geometries.auto,
+    geometry: Annotated[GeometryKind, typer.Option(help="How files are measured.")] = "auto",
     on_excess: Annotated[
-        Excess, typer.Option(help="More unusable files than f: stop with exit code 4, or go on without them.")
-    ] = Excess.stop,
+        OnExcess,
+        typer.Option(help="More unusable files than f: stop with exit code 4, or go on without them."),
+    ] = "raise",
     audit: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a record that `replay` can check, .json.")
     ] = None,
@@ -101,47 +98,40 @@ def aggregate(
       4 more unusable files than said, 130 interrupted; nothing is ever half-written
     """
     with exit_on_error():
-        call = AggregateOptions(rule, eps, f, seed, geometry.value, on_excess.value)
-        _run(call, updates, out, audit, as_json, quiet, everything, force)
+        call = AggregateOptions(rule, eps, f, seed, geometry, on_excess)
+        _run(call, updates, Output(out, audit, as_json, quiet, everything, force))
 
 
-def _run(
-    call: AggregateOptions,
-    updates: Sequence[str],
-    out: str,
-    audit: str | None,
-    as_json: bool,
-    quiet: bool,
-    everything: bool,
-    force: bool,
-) -> None:
+def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None:
     if call.eps is None and call.f is None:
-        raise UsageError("say how many files may lie: --eps, a fraction, or --f, a number (--f 0 for none).")
-    rule = build_rule(call.rule, call.eps, call.f)
+        raise UsageError(
+            "say how many files may be corrupt: --eps, a fraction, or --f, a number (--f 0 for none)."
+        )
+    rule, out, audit = build_rule(call.rule, call.eps, call.f), output.out, output.audit
     paths = expand(updates)
-    check_output("--out", out, paths, FORMATS, force)
+    check_output("--out", out, paths, FORMATS, output.force)
     check_apart(out, updates)
     if audit is not None:
-        check_output("--audit", audit, paths, [".json"], force)
+        check_output("--audit", audit, paths, [".json"], output.force)
 
-    with progress_bar(quiet) as progress:
+    with progress_bar(output.quiet) as progress:
         prints = Fingerprints(paths, progress)
         judged = aggregate_files(
             paths, rule, call, out, progress, prints.visit if audit is not None else None
         )
     result = judged.result
-    told_fates = file_outcomes(result, paths)
+    files = file_outcomes(result, paths)
     call = replace(call, seed=result.seed)
     with staging(out) as draft:  # the answer and its audit, or neither
         write(draft, result, judged.dtypes)
         if audit is not None:
-            outcome = audits.Outcome(prints.all(), told_fates, judged, digest(draft))
+            outcome = audits.Outcome(prints.all(), files, judged, digest(draft))
             audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
 
-    if as_json:
-        print(json.dumps(_report(call, result, paths, told_fates, out, audit), allow_nan=False, indent=1))
-    elif not quiet:
-        show(result, paths, told_fates, call.rule, everything)
+    if output.as_json:
+        print(json.dumps(_report(call, result, paths, files, output), allow_nan=False, indent=1))
+    elif not output.quiet:
+        show(result, paths, files, call.rule, output.everything)
         print_line(f"Mean written to {out}" + (f", audit to {audit}" if audit else "") + ".")
 
 
@@ -149,13 +139,12 @@ def _report(
     call: AggregateOptions,
     result: Aggregate,
     paths: Sequence[str],
-    told: Sequence[FileOutcome],
-    out: str,
-    audit: str | None,
+    outcomes: Sequence[FileOutcome],
+    output: Output,
 ) -> dict[str, Any]:
-    """What a script would ask for."""
+    """The whole verdict as JSON, for scripts."""
     files = [
-        {"file": path, **asdict(fate), "kept": bool(kept)}
-        for path, fate, kept in zip(paths, told, result.kept, strict=True)
+        {"file": path, **asdict(outcome), "kept": bool(kept)}
+        for path, outcome, kept in zip(paths, outcomes, result.kept, strict=True)
     ]
-    return {"out": out, "audit": audit, **asdict(call), **summary(result), "files": files}
+    return {"out": output.out, "audit": output.audit, **asdict(call), **summary(result), "files": files}

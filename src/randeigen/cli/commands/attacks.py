@@ -1,4 +1,4 @@
-"""`randeigen attacks`: what the laboratory can be attacked with."""
+"""`randeigen attacks`: the attacks of the laboratory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from randeigen.cli.options import TableAsJson
 from randeigen.cli.rule_listing import wrapped
 from randeigen.registry import parameters
 
-WIDTH, INDENT = 80, 17
+WIDTH, INDENT = 80, 17  # columns
 
 
 def attacks(
@@ -34,8 +34,8 @@ def attacks(
     Each with its goal, what the attacker knows, its parameters and its source. Parameters are given after a
     colon: --attack mra:boost=5,share=0.3
 
-    With --pictures, DIR gets for every attack where its clients stand in the plane of the two widest
-    directions of a round and what it stamps on images, if it does; clients.png and triggers.png show all.
+    With --pictures, DIR gets for every attack its clients in the plane of the top two principal directions
+    of a round and what it stamps on images, if it does; clients.png and triggers.png show all.
     That trains a federation for nine rounds first and takes about a minute.
 
     \b
@@ -57,12 +57,12 @@ def attacks(
                 raise UsageError(
                     f"there is no attack {unknown[0]!r} on federations to draw; known are {known}."
                 )
-            drawn = draw_gallery(pictures, only or tuple(ATTACKS), print_error)
+            files = draw_gallery(pictures, only or tuple(ATTACKS), print_error)
             print_line(
-                f"{len(drawn)} pictures are in {pictures}; clients.png and triggers.png show all at once."
+                f"{len(files)} pictures are in {pictures}; clients.png and triggers.png show all at once."
             )
             return
-        found = [
+        listed = [
             {
                 "attack": name,
                 "command": command,
@@ -76,10 +76,10 @@ def attacks(
             for name, entry in known.items()
         ]
         if as_json:
-            print(json.dumps(found, indent=1))
+            print(json.dumps(listed, indent=1))
             return
         screen, blank = console(), " " * INDENT
-        for command, lines in groupby(found, itemgetter("command")):
+        for command, lines in groupby(listed, itemgetter("command")):
             screen.print(Text(f"randeigen {command} --attack", style="bold"))
             for line in lines:
                 head = f"{line['attack']:<{INDENT}}{line['does']} ({line['goal']})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import Enum
 from typing import Annotated
 
 import typer
@@ -18,26 +17,17 @@ from randeigen.registry import build_rule
 from randeigen.rows.write import replacing
 
 
-class Dtype(str, Enum):
-    """What the rows hold."""
-
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    float32 = "float32"
-    float64 = "float64"
-
-
 def bench(
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Rows.")] = 100,
     d: Annotated[
         list[int] | None, typer.Option("--d", "-d", min=1, help="Columns; repeat it to see the growth.")
     ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="What the rows hold.")] = Dtype.float32,
+    dtype: Annotated[timing.Dtype, typer.Option(help="What the rows hold.")] = "float32",
     device: Device = "cpu",
     rule: Annotated[
         list[str] | None, typer.Option(help="Rule to time, as in `aggregate --rule`; repeat it.")
     ] = None,
-    eps: Annotated[float, typer.Option(help="Fraction of rows the rules are to fear.")] = 0.1,
+    eps: Annotated[float, typer.Option(help="Fraction of rows that rules assume corrupt.")] = 0.1,
     repeats: Annotated[int, typer.Option(min=1, help="Calls of each, the median of which counts.")] = 7,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the record as JSON.")] = None,
     as_json: TableAsJson = False,
@@ -63,29 +53,29 @@ def bench(
         if device != "cpu" and not device.startswith("cuda"):
             raise UsageError(f"--device {device} is not known; give cpu or cuda.")
         timings: list[timing.Timing] = []
-        with spinner() as tell:
+        with spinner() as report:
             for width in d or [2**18]:
                 timings += timing.time_rules(
-                    rules, n, width, dtype=dtype.value, device=device, repeats=repeats, tell=tell
+                    rules, n, width, dtype=dtype, device=device, repeats=repeats, report=report
                 )
-        slopes = _slopes(timings, list(rules))
-        text = json.dumps(timing.record(timings, growth_slopes=slopes), indent=1)
+        exponents = _exponents(timings, list(rules))
+        text = json.dumps(timing.record(timings, growth_slopes=exponents), indent=1)
         if out:
             with replacing(out) as file:
                 file.write(text.encode())
         if as_json:
             print(text)
         else:
-            _show(timings, slopes)
+            _show(timings, exponents)
 
 
-def _slopes(timings: Sequence[timing.Timing], names: Sequence[str]) -> dict[str, float]:
-    """How each rule's time grows with d, where several d were timed."""
+def _exponents(timings: Sequence[timing.Timing], names: Sequence[str]) -> dict[str, float]:
+    """The power of d with which each rule's time grows, where several d were timed."""
     by_rule = {name: [t for t in timings if t.rule == name] for name in names}
-    return {name: timing.slope(found) for name, found in by_rule.items() if len(found) > 1}
+    return {name: timing.slope(timed) for name, timed in by_rule.items() if len(timed) > 1}
 
 
-def _show(timings: Sequence[timing.Timing], slopes: dict[str, float]) -> None:
+def _show(timings: Sequence[timing.Timing], exponents: dict[str, float]) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("rule", "n", "d", "dtype", "median ms", "best ms", "extra MB", ""):
         table.add_column(title, justify="left" if title in ("rule", "dtype", "") else "right", no_wrap=True)
@@ -98,5 +88,5 @@ def _show(timings: Sequence[timing.Timing], slopes: dict[str, float]) -> None:
     plain = sorted({(t.d, t.mean_ms, t.mean_best_ms) for t in timings})
     for width, median, best in plain:
         screen.print(f"a plain mean at d = {width:,} takes {median:.2f} ms (best {best:.2f})")
-    for name, slope in slopes.items():
-        screen.print(f"{name} grows with d to the power {slope:.2f}")
+    for name, exponent in exponents.items():
+        screen.print(f"{name} grows with d to the power {exponent:.2f}")

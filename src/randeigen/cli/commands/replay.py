@@ -1,4 +1,4 @@
-"""`randeigen replay`: judge the same files again, and see whether the recorded verdict stands."""
+"""`randeigen replay`: judge the same files again, and compare with the recorded verdict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from randeigen.registry import build_rule
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.types import Progress
 
-FEW = 8  # differences of a kind that are said one by one
+MAX_DIFFERENCES_SHOWN = 8  # of one kind, without --json
 
 
 def replay(
@@ -41,12 +41,12 @@ def replay(
         str | None, typer.Option(metavar="FOLDER", help="The folder the files are in now, if they moved.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of sentences.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing; the exit code tells.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; see the exit code.")] = False,
 ) -> None:
     """Recompute a recorded verdict from the same files, and confirm it or say what differs.
 
     Checks the digest of every file, judges them again with the recorded rule and seed, and compares all that
-    the audit says: weights, fates and reasons, rule, certificate, stop, notes and answer. Only the time and
+    the audit says: weights, outcomes, reasons, rule, certificate, stop, notes and answer. Only the time and
     the versions are taken as they are. Nothing is written.
 
     \b
@@ -69,12 +69,12 @@ def replay(
         report = {"audit": audit, "confirmed": not differences, "differences": differences}
         print(json.dumps(report, allow_nan=False, indent=1))
     elif not quiet:
-        _tell(recorded, differences)
+        _print_differences(recorded, differences)
     if differences:
         raise typer.Exit(DIFFERS)
 
 
-def _tell(recorded: Audit, differences: Sequence[dict[str, Any]]) -> None:
+def _print_differences(recorded: Audit, differences: Sequence[dict[str, Any]]) -> None:
     if not differences:
         same = "the same verdict, the same certificate and the same answer"
         how = f"rule {recorded.call.rule}, seed {recorded.call.seed}"
@@ -82,10 +82,10 @@ def _tell(recorded: Audit, differences: Sequence[dict[str, Any]]) -> None:
         return
     for what in dict.fromkeys(each["what"] for each in differences):
         alike = [each["told"] for each in differences if each["what"] == what]
-        for sentence in alike[:FEW]:
+        for sentence in alike[:MAX_DIFFERENCES_SHOWN]:
             print_line(f"DIFFERS  {sentence}")
-        if len(alike) > FEW:
-            print_line(f"         and {len(alike) - FEW:,} more of this kind; --json tells all")
+        if (hidden := len(alike) - MAX_DIFFERENCES_SHOWN) > 0:
+            print_line(f"         and {hidden:,} more of this kind; --json shows all")
     print_line(f"Not confirmed: {count(len(differences), 'difference')}.")
     if recorded.version != randeigen.__version__:
         print_line(f"The audit was written by randeigen {recorded.version}, this is {randeigen.__version__}.")
@@ -100,52 +100,52 @@ def _differences(
     paths = [os.path.join(folder, file) for file in recorded.files]
     out = os.path.join(home, recorded.output)
     if suffix_of(out) not in FORMATS:
-        said = f"the audit names the output file {recorded.output}, which is in no format we know"
-        raise UsageError(f"{said} (output.file).")
+        names = f"the audit names the output file {recorded.output}"
+        raise UsageError(f"{names}, which is in no format we know (output.file).")
     rule = build_rule(recorded.call.rule, recorded.call.eps, recorded.call.f)
     prints = Fingerprints(paths, progress)
     # What was read then is read again, though a file that is not judged is not read if it is large.
     sizes = {row: each.size or 0 for row, each in enumerate(recorded.digests) if each.sha256}
-    found = list(edits(recorded))
+    differences = list(edits(recorded))
     try:
         judged = aggregate_files(paths, rule, recorded.call, out, progress, prints.visit)
     except TooManyCorrupt as error:
-        said = f"the files can no longer be judged: {error}"
-        return [*changed(recorded, prints.all(sizes)), *found, difference("verdict", "verdict", said)]
+        unjudged = difference("verdict", "verdict", f"the files can no longer be judged: {error}")
+        return [*changed(recorded, prints.all(sizes)), *differences, unjudged]
     digests = prints.all(sizes)
     with tempfile.TemporaryDirectory() as scratch:
         again = os.path.join(scratch, "answer" + suffix_of(out))
         write(again, judged.result, judged.dtypes)
         outcome = Outcome(digests, file_outcomes(judged.result, paths), judged, digest(again))
-        made = record(recorded.call, rule, paths, outcome, out, audit)
+        recomputed = record(recorded.call, rule, paths, outcome, out, audit)
         # Names are as recorded: they decided which files were read, and are under the seal.
-        for each, file in zip(made["files"], recorded.files, strict=True):
+        for each, file in zip(recomputed["files"], recorded.files, strict=True):
             each["file"] = file
-        found += verdicts(recorded, json.loads(json.dumps(made)))
-        found += _answer(recorded, out, again, outcome.written)
-    return [*changed(recorded, digests), *found]
+        differences += verdicts(recorded, json.loads(json.dumps(recomputed)))
+        differences += _answer(recorded, out, again, outcome.written)
+    return [*changed(recorded, digests), *differences]
 
 
-def _answer(recorded: Audit, out: str, again: str, made: Digest) -> list[Difference]:
-    """The answer made again beside the recorded one: by its bytes or, as machines round, by its values."""
-    kept = digest(out)
-    both = {"recorded": recorded.output_sha256, "found": kept.sha256, "recomputed": made.sha256}
-    size = kept.size if kept.sha256 is not None else made.size
-    if kept.sha256 is not None and kept.sha256 != recorded.output_sha256:
-        said = f"the output {recorded.output} is not the file recorded: {fingerprint(kept)} now, "
-        said += f"SHA-256 {recorded.output_sha256[:12]}… then"
-        return [difference("output", "output.sha256", said, **both)]
+def _answer(recorded: Audit, out: str, again: str, recomputed: Digest) -> list[Difference]:
+    """Compare the recomputed answer with the recorded one: by bytes or, as machines round, by values."""
+    stored = digest(out)
+    both = {"recorded": recorded.output_sha256, "found": stored.sha256, "recomputed": recomputed.sha256}
+    size = stored.size if stored.sha256 is not None else recomputed.size
+    if stored.sha256 is not None and stored.sha256 != recorded.output_sha256:
+        sentence = f"the output {recorded.output} is not the file recorded: {fingerprint(stored)} now, "
+        sentence += f"SHA-256 {recorded.output_sha256[:12]}… then"
+        return [difference("output", "output.sha256", sentence, **both)]
     if recorded.content["output"]["bytes"] != size:
-        said = f"the output {recorded.output} has {size} bytes, "
-        said += f"recorded {recorded.content['output']['bytes']!r:.60}"
-        return [difference("output", "output.bytes", said, **both)]
-    if made.sha256 == recorded.output_sha256:
+        sentence = f"the output {recorded.output} has {size} bytes, "
+        sentence += f"recorded {recorded.content['output']['bytes']!r:.60}"
+        return [difference("output", "output.bytes", sentence, **both)]
+    if recomputed.sha256 == recorded.output_sha256:
         return []
-    if kept.sha256 is None:
-        said = f"the answer made again has another SHA-256 than recorded, and {recorded.output} "
-        said += f"{kept.unread}, so its values could not be compared"
-        return [difference("output", "output.sha256", said, **both)]
+    if stored.sha256 is None:
+        sentence = f"the answer made again has another SHA-256 than recorded, and {recorded.output} "
+        sentence += f"{stored.unread}, so its values could not be compared"
+        return [difference("output", "output.sha256", sentence, **both)]
     if how := apart(out, again):
-        said = f"the output {recorded.output} {how}"
-        return [difference("output", "output.sha256", said, **both)]
+        sentence = f"the output {recorded.output} {how}"
+        return [difference("output", "output.sha256", sentence, **both)]
     return []

@@ -1,1 +1,1 @@
-"""Per-example gradients of one parameter, in the smallest form each layer allows."""
+"""Per-example gradients of one parameter, in the smallest representation that each layer allows."""

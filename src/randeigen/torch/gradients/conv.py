@@ -12,76 +12,82 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from randeigen.torch.gradients.factors import by_pairs, pairwise, ranges, sum_of_products
+from randeigen.torch.gradients.factors import gram_by_pairs, pairs_are_cheaper, ranges, sum_of_grams
 
 
 @dataclass(frozen=True, eq=False)
 class ConvWindows:
-    """What a convolution's weight gets: each window of the input times the slope at its place."""
+    """Gradients of a convolution's weight: Σ over positions of gradient at the output ⊗ window of the input.
+
+    `images` is 1 unless an example consists of several images (microbatches as rows).
+    """
 
     layer: Any  # nn.Conv1d, 2d or 3d
-    inputs: Tensor  # (n, times, channels, ...)
-    slopes: Tensor  # (n, times, outputs, ...); times is 1 unless an example is several images
+    inputs: Tensor  # (n, images, in_channels, ...)
+    grad_outputs: Tensor  # (n, images, out_channels, ...)
 
     def gram(self, piece: int) -> Tensor:
         """By pairs of windows where these are few; else written out, some channels at a time."""
-        n, times, outputs = self.slopes.shape[:3]
-        places = times * math.prod(self.slopes.shape[3:])
-        wide = self.layer.in_channels * math.prod(self.layer.kernel_size)
-        if self.layer.groups == 1 and by_pairs(n, places, wide, outputs):
-            return pairwise(self.windows(0, self.layer.in_channels).mT, self.slopes_of(0, outputs).mT, piece)
-        return sum_of_products(self._pieces(piece))
+        n, images, outputs = self.grad_outputs.shape[:3]
+        positions = images * math.prod(self.grad_outputs.shape[3:])
+        width = self.layer.in_channels * math.prod(self.layer.kernel_size)
+        if self.layer.groups == 1 and pairs_are_cheaper(n, positions, width, outputs):
+            windows = self.windows(0, self.layer.in_channels)
+            return gram_by_pairs(windows.mT, self.grad_outputs_of(0, outputs).mT, piece)
+        return sum_of_grams(self._blocks(piece))
 
     def block(self, lo: int, hi: int) -> Tensor:
-        """The gradients of these output channels."""
+        """The gradients of the output channels lo to hi."""
         per_group = self.layer.out_channels // self.layer.groups
-        deep = self.layer.in_channels // self.layer.groups
-        found = []
+        depth = self.layer.in_channels // self.layer.groups
+        parts = []
         for group in range(lo // per_group, (hi - 1) // per_group + 1):
             start, stop = max(lo, group * per_group), min(hi, (group + 1) * per_group)
-            windows = self.windows(group * deep, (group + 1) * deep)
-            found.append(self.slopes_of(start, stop) @ windows.mT)
-        return torch.cat(found, 1).unflatten(2, (deep, *self.layer.kernel_size))
+            windows = self.windows(group * depth, (group + 1) * depth)
+            parts.append(self.grad_outputs_of(start, stop) @ windows.mT)
+        gradients: Tensor = torch.cat(parts, 1).unflatten(2, (depth, *self.layer.kernel_size))
+        return gradients
 
-    def _pieces(self, piece: int) -> Iterator[Tensor]:
+    def _blocks(self, piece: int) -> Iterator[Tensor]:
         n, groups = self.inputs.shape[0], self.layer.groups
-        deep, outputs = self.layer.in_channels // groups, self.layer.out_channels // groups
-        size, places = math.prod(self.layer.kernel_size), math.prod(self.slopes.shape[3:])
-        places *= self.slopes.shape[1]
+        depth, outputs = self.layer.in_channels // groups, self.layer.out_channels // groups
+        size, positions = math.prod(self.layer.kernel_size), math.prod(self.grad_outputs.shape[3:])
+        positions *= self.grad_outputs.shape[1]
         if groups == 1:
-            slopes = self.slopes_of(0, outputs)
-            for lo, hi in ranges(deep, n * size * (places + outputs), piece):
-                yield torch.bmm(self.windows(lo, hi), slopes.mT)  # this way round is the faster one
+            grads = self.grad_outputs_of(0, outputs)
+            for lo, hi in ranges(depth, n * size * (positions + outputs), piece):
+                yield torch.bmm(self.windows(lo, hi), grads.mT)  # this way round is the faster one
             return
-        for lo, hi in ranges(groups, n * deep * size * (places + outputs), piece):
-            slopes = self.slopes_of(lo * outputs, hi * outputs).unflatten(1, (hi - lo, outputs))
-            yield self.windows(lo * deep, hi * deep).unflatten(1, (hi - lo, deep * size)) @ slopes.mT
+        for lo, hi in ranges(groups, n * depth * size * (positions + outputs), piece):
+            grads = self.grad_outputs_of(lo * outputs, hi * outputs).unflatten(1, (hi - lo, outputs))
+            yield self.windows(lo * depth, hi * depth).unflatten(1, (hi - lo, depth * size)) @ grads.mT
 
-    def slopes_of(self, lo: int, hi: int) -> Tensor:
-        """(n, hi − lo, places) the slopes of these output channels."""
-        slopes = self.slopes if hi - lo == self.slopes.shape[2] else self.slopes[:, :, lo:hi]
-        if slopes.shape[1] > 1:
-            slopes = slopes.transpose(1, 2)
-        return slopes.reshape(slopes.shape[0], hi - lo, -1)
+    def grad_outputs_of(self, lo: int, hi: int) -> Tensor:
+        """(n, hi − lo, positions) the gradients at the output channels lo to hi."""
+        grads = self.grad_outputs if hi - lo == self.grad_outputs.shape[2] else self.grad_outputs[:, :, lo:hi]
+        if grads.shape[1] > 1:
+            grads = grads.transpose(1, 2)
+        return grads.reshape(grads.shape[0], hi - lo, -1)
 
     def windows(self, lo: int, hi: int) -> Tensor:
-        """(n, (hi − lo)·kernel, places) the windows of these input channels, at every place."""
+        """(n, (hi − lo)·kernel, positions) the windows of the input channels lo to hi."""
         layer, n = self.layer, self.inputs.shape[0]
         x = self._padded(self.inputs if hi - lo == layer.in_channels else self.inputs[:, :, lo:hi])
-        example, time, channel, *lines = x.stride()
-        reach = [far * (size - 1) + 1 for far, size in zip(layer.dilation, layer.kernel_size, strict=True)]
-        steps = zip(x.shape[3:], reach, layer.stride, strict=True)
-        places = [(size - far) // step + 1 for size, far, step in steps]
-        seen = x.as_strided(
-            (n, hi - lo, *layer.kernel_size, x.shape[1], *places),
-            (example, channel, *map(mul, lines, layer.dilation), time, *map(mul, lines, layer.stride)),
+        example, image, channel, *lines = x.stride()
+        extents = [d * (size - 1) + 1 for d, size in zip(layer.dilation, layer.kernel_size, strict=True)]
+        axes = zip(x.shape[3:], extents, layer.stride, strict=True)
+        positions = [(size - extent) // stride + 1 for size, extent, stride in axes]
+        windows = x.as_strided(
+            (n, hi - lo, *layer.kernel_size, x.shape[1], *positions),
+            (example, channel, *map(mul, lines, layer.dilation), image, *map(mul, lines, layer.stride)),
         )
-        return seen.reshape(n, (hi - lo) * math.prod(layer.kernel_size), -1)
+        return windows.reshape(n, (hi - lo) * math.prod(layer.kernel_size), -1)
 
     def _padded(self, x: Tensor) -> Tensor:
-        layer, around = self.layer, self.layer._reversed_padding_repeated_twice
-        if not any(around):
+        layer, padding = self.layer, self.layer._reversed_padding_repeated_twice
+        if not any(padding):
             return x
         if layer.padding_mode == "zeros":
-            return F.pad(x, around)
-        return F.pad(x.flatten(0, 1), around, layer.padding_mode).unflatten(0, x.shape[:2])
+            return F.pad(x, padding)
+        padded: Tensor = F.pad(x.flatten(0, 1), padding, layer.padding_mode).unflatten(0, x.shape[:2])
+        return padded

@@ -1,8 +1,8 @@
-"""Per-example gradients of one parameter, kept as what makes them up and multiplied out piece by piece.
+"""Per-example gradients of one parameter, kept as the factors they are products of.
 
-All of them answer two questions: `gram(piece)`, the (n, n) table of this parameter alone, by the cheapest
-way, working on about `piece` numbers at a time; and `block(lo, hi)`, the gradients of the lines lo to hi of
-the parameter, one per example.
+Each class has two methods: `gram(piece)` is the (n, n) Gram matrix of this parameter's gradients by the
+cheapest way, working on about `piece` numbers at a time; `block(lo, hi)` are the gradients of the parameter's
+lines lo to hi (along its first dimension), one per example.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 PIECE = 2**22  # numbers worked on at a time: memory stays flat, and a piece is still worth a kernel
-LARGEST = 2**26
+MAX_PIECE = 2**26  # numbers, on a GPU
 
 
 class PerExampleGradient(Protocol):
@@ -30,80 +30,106 @@ class PerExampleGradient(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Gradients written out: (n, *shape of the parameter)."""
+    """Materialised gradients: (n, *shape of the parameter)."""
 
     rows: Tensor
 
     def gram(self, piece: int) -> Tensor:
-        """Plainly."""
-        return products(self.rows.flatten(1))
+        return gram_of(self.rows.flatten(1))
 
     def block(self, lo: int, hi: int) -> Tensor:
-        """A view."""
         return self.rows[:, lo:hi]
 
 
 @dataclass(frozen=True, eq=False)
 class OuterProduct:
-    """Σ over positions of slope ⊗ input: what a linear layer's weight gets. Never written out whole."""
+    """Gradients of a linear layer's weight: Σ over positions of gradient at the output ⊗ input.
 
-    inputs: Tensor  # (n, positions, in)
-    slopes: Tensor  # (n, positions, out)
-    first: int = 0  # the line of the parameter its first output belongs to
+    A gradient rule returns it in place of an (n, out, in) tensor, which is then never materialised whole.
+
+    Parameters:
+        inputs: (n, positions, in) what the layer multiplied.
+        grad_outputs: (n, positions, out) the gradients of the losses at its output.
+        first: the line of the parameter that the first output belongs to, where only some lines were used.
+
+    Example:
+        >>> import torch, randeigen.torch
+        >>> inputs, grad_outputs = torch.randn(6, 1, 4), torch.randn(6, 1, 3)
+        >>> randeigen.torch.OuterProduct(inputs, grad_outputs).block(0, 3).shape
+        torch.Size([6, 3, 4])
+    """
+
+    inputs: Tensor
+    grad_outputs: Tensor
+    first: int = 0
 
     def gram(self, piece: int) -> Tensor:
-        """By pairs of positions, n²p²(in + out), or by writing pieces out, np·in·out + n²·in·out."""
-        (n, p, a), b = self.inputs.shape, self.slopes.shape[2]
-        if by_pairs(n, p, a, b):
-            return pairwise(self.inputs, self.slopes, piece)
-        return sum_of_products(self.block(lo, hi) for lo, hi in ranges(b, n * a, piece, self.first))
+        """By pairs of positions, n²p²(in + out), or by writing blocks out, np·in·out + n²·in·out."""
+        (n, p, a), b = self.inputs.shape, self.grad_outputs.shape[2]
+        if pairs_are_cheaper(n, p, a, b):
+            return gram_by_pairs(self.inputs, self.grad_outputs, piece)
+        return sum_of_grams(self.block(lo, hi) for lo, hi in ranges(b, n * a, piece, self.first))
 
     def block(self, lo: int, hi: int) -> Tensor:
-        """The slopes of these outputs against all inputs."""
+        """(n, hi − lo, in); lines that this use does not reach are zero."""
         lo, hi = lo - self.first, hi - self.first
-        inside = slice(max(lo, 0), max(min(hi, self.slopes.shape[2]), 0))
-        found = torch.bmm(self.slopes[:, :, inside].mT, self.inputs)
-        if found.shape[1] == hi - lo:
-            return found
-        whole = found.new_zeros(found.shape[0], hi - lo, found.shape[2])
-        whole[:, inside.start - lo : inside.start - lo + found.shape[1]] = found
-        return whole
+        inside = slice(max(lo, 0), max(min(hi, self.grad_outputs.shape[2]), 0))
+        gradients = torch.bmm(self.grad_outputs[:, :, inside].mT, self.inputs)
+        if gradients.shape[1] == hi - lo:
+            return gradients
+        padded = gradients.new_zeros(gradients.shape[0], hi - lo, gradients.shape[2])
+        padded[:, inside.start - lo : inside.start - lo + gradients.shape[1]] = gradients
+        return padded
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingRows:
-    """What an embedding's weight gets: each position's slope, in the line of its token."""
+    """Gradients of an embedding's weight: the gradient at each position, in the line of its token.
 
-    tokens: Tensor  # (n, positions); a negative one gets nothing
-    slopes: Tensor  # (n, positions, width)
+    A gradient rule returns it in place of an (n, tokens, width) tensor, which is then never materialised.
+
+    Parameters:
+        tokens: (n, positions) lines of the weight; a negative one gets no gradient.
+        grad_outputs: (n, positions, width) the gradients of the losses at the output.
+
+    Example:
+        >>> import torch, randeigen.torch
+        >>> tokens = torch.tensor([[0, 2], [2, -1]])
+        >>> randeigen.torch.EmbeddingRows(tokens, torch.ones(2, 2, 1)).gram(2**22).tolist()
+        [[2.0, 1.0], [1.0, 1.0]]
+    """
+
+    tokens: Tensor
+    grad_outputs: Tensor
 
     def gram(self, piece: int) -> Tensor:
-        """By tokens: one that a single example uses adds to the diagonal alone."""
-        n, width = self.tokens.shape[0], self.slopes.shape[2]
+        """By tokens: one that a single example uses contributes to the diagonal alone."""
+        n, width = self.tokens.shape[0], self.grad_outputs.shape[2]
         used = self.tokens >= 0
         example = torch.arange(n, device=used.device)[:, None].expand_as(used)[used]
-        words, word = self.tokens[used].unique(return_inverse=True)
-        pairs, pair = (word * n + example).unique(return_inverse=True)
-        sums = self.slopes.new_zeros(pairs.numel(), width).index_add_(0, pair, self.slopes[used])
+        words, word = torch.unique(self.tokens[used], return_inverse=True)
+        pairs, pair = torch.unique(word * n + example, return_inverse=True)
+        sums = self.grad_outputs.new_zeros(pairs.numel(), width).index_add_(0, pair, self.grad_outputs[used])
         word, example = pairs // n, pairs % n
         shared = torch.bincount(word, minlength=words.numel())[word] > 1
         alone = (sums[~shared] ** 2).sum(1)
-        table = self.slopes.new_zeros(n).index_add_(0, example[~shared], alone).diag()
-        word, example, sums = word[shared].unique(return_inverse=True)[1], example[shared], sums[shared]
+        gram = self.grad_outputs.new_zeros(n).index_add_(0, example[~shared], alone).diag()
+        word = torch.unique(word[shared], return_inverse=True)[1]
+        example, sums = example[shared], sums[shared]
         for lo, hi in ranges(int(word.max()) + 1 if word.numel() else 0, n * width, piece):
             here = (word >= lo) & (word < hi)
             rows = sums.new_zeros(n, hi - lo, width)
             rows[example[here], word[here] - lo] = sums[here]
-            table = table + products(rows.flatten(1))
-        return table
+            gram = gram + gram_of(rows.flatten(1))
+        return gram
 
     def block(self, lo: int, hi: int) -> Tensor:
-        """The slopes of the positions whose token is among these."""
-        n, width = self.tokens.shape[0], self.slopes.shape[2]
-        rows = self.slopes.new_zeros(n, hi - lo, width)
+        """The gradients at the positions whose token is among these lines."""
+        n, width = self.tokens.shape[0], self.grad_outputs.shape[2]
+        rows = self.grad_outputs.new_zeros(n, hi - lo, width)
         example, position = ((self.tokens >= lo) & (self.tokens < hi)).nonzero(as_tuple=True)
-        place = self.tokens[example, position] - lo
-        return rows.index_put_((example, place), self.slopes[example, position], accumulate=True)
+        line = self.tokens[example, position] - lo
+        return rows.index_put_((example, line), self.grad_outputs[example, position], accumulate=True)
 
 
 def piece_for(parameters: Iterable[Tensor], device: torch.device) -> int:
@@ -111,38 +137,38 @@ def piece_for(parameters: Iterable[Tensor], device: torch.device) -> int:
     if device.type == "cpu":
         return PIECE
     gradient = sum(int(p.numel()) for p in parameters)
-    return min(max(4 * gradient, 2 * PIECE), LARGEST)
+    return min(max(4 * gradient, 2 * PIECE), MAX_PIECE)
 
 
-def joint_gram(factors: Sequence[PerExampleGradient], shape: torch.Size, piece: int) -> Tensor:
-    """The table of a parameter used several times: an example's gradient is the sum over its uses."""
-    if len(factors) == 1:
-        return factors[0].gram(piece)
-    return sum_of_products(summed(factors, shape, piece))
+def joint_gram(uses: Sequence[PerExampleGradient], shape: torch.Size, piece: int) -> Tensor:
+    """The Gram matrix of a parameter used several times: an example's gradient is the sum over its uses."""
+    if len(uses) == 1:
+        return uses[0].gram(piece)
+    return sum_of_grams(summed_blocks(uses, shape, piece))
 
 
-def summed(factors: Sequence[PerExampleGradient], shape: torch.Size, piece: int) -> Iterator[Tensor]:
-    """The gradients of all uses together, some lines of the parameter at a time."""
+def summed_blocks(uses: Sequence[PerExampleGradient], shape: torch.Size, piece: int) -> Iterator[Tensor]:
+    """The gradients summed over all uses, some lines of the parameter at a time."""
     lines = shape[0] if shape else 1
-    n = factors[0].block(0, 1).shape[0]
+    n = uses[0].block(0, 1).shape[0]
     for lo, hi in ranges(lines, n * max(shape.numel() // max(lines, 1), 1), piece):
-        rows = factors[0].block(lo, hi)
-        for factor in factors[1:]:
-            rows = rows + factor.block(lo, hi)
+        rows = uses[0].block(lo, hi)
+        for use in uses[1:]:
+            rows = rows + use.block(lo, hi)
         yield rows
 
 
-def by_pairs(n: int, p: int, a: int, b: int) -> bool:
-    """Whether comparing all positions with all is cheaper than multiplying inputs with slopes."""
+def pairs_are_cheaper(n: int, p: int, a: int, b: int) -> bool:
+    """Whether comparing all pairs of positions costs less than writing the gradients out."""
     return n * n * p * p * (a + b) < n * p * a * b + n * n * a * b
 
 
-def pairwise(inputs: Tensor, slopes: Tensor, piece: int) -> Tensor:
-    """Σ over pairs of positions of ⟨input, input'⟩·⟨slope, slope'⟩, some examples at a time."""
+def gram_by_pairs(inputs: Tensor, grad_outputs: Tensor, piece: int) -> Tensor:
+    """Σ over pairs of positions of ⟨input, input'⟩·⟨grad_output, grad_output'⟩, some examples at a time."""
     n, p = inputs.shape[:2]
     if p == 1:
-        return products(inputs.flatten(1)).mul_(products(slopes.flatten(1)))
-    a, b = inputs.flatten(0, 1), slopes.flatten(0, 1)
+        return gram_of(inputs.flatten(1)).mul_(gram_of(grad_outputs.flatten(1)))
+    a, b = inputs.flatten(0, 1), grad_outputs.flatten(0, 1)
     lines = []
     for lo, hi in ranges(n, n * p * p, piece):
         some = slice(lo * p, hi * p)
@@ -151,25 +177,23 @@ def pairwise(inputs: Tensor, slopes: Tensor, piece: int) -> Tensor:
     return lines[0] if len(lines) == 1 else torch.cat(lines)
 
 
-def products(rows: Tensor) -> Tensor:
-    """rows · rowsᵀ."""
-    return (
-        rows @ rows.T
-    )  # numpy halves the work on one thread, but its threads and torch's fight over the cores
+def gram_of(rows: Tensor) -> Tensor:
+    """rows · rowsᵀ. NumPy does half the work on one thread, but its threads and torch's compete for cores."""
+    return rows @ rows.T
 
 
-def sum_of_products(blocks: Iterator[Tensor]) -> Tensor:
-    """The table of rows that come some columns at a time."""
-    table: Tensor | None = None
+def sum_of_grams(blocks: Iterator[Tensor]) -> Tensor:
+    """The Gram matrix of rows that come some columns at a time."""
+    gram: Tensor | None = None
     for block in blocks:
-        share = products(block.flatten(1))
-        table = share if table is None else table + share
-    assert table is not None
-    return table
+        gram_term = gram_of(block.flatten(1))
+        gram = gram_term if gram is None else gram + gram_term
+    assert gram is not None
+    return gram
 
 
-def ranges(lines: int, each: int, piece: int, first: int = 0) -> Iterator[tuple[int, int]]:
-    """Consecutive (lo, hi) over `lines` lines of `each` numbers, about a piece at a time."""
-    step = max(1, piece // max(each, 1))
+def ranges(lines: int, numbers_per_line: int, piece: int, first: int = 0) -> Iterator[tuple[int, int]]:
+    """Consecutive (lo, hi) over the lines, about a piece at a time."""
+    step = max(1, piece // max(numbers_per_line, 1))
     for lo in range(0, lines, step):
         yield first + lo, first + min(lo + step, lines)

@@ -1,92 +1,86 @@
-"""Weights multiplied by a function, not by calling the layer that owns them; found in the graph.
+"""Weights multiplied by a function, not by calling the layer that owns them; recognised in the graph.
 
 nn.MultiheadAttention does so, and so does a head tied to an embedding as `x @ embedding.weight.T`. Whatever
-the options, the weight is met by a matrix product whose left factor autograd has kept and whose slopes pass
-by. Nothing is run again, so no dropout is drawn again.
+the options, the weight enters a matrix product whose left factor autograd has saved, and whose gradient at
+the output passes by in the backward pass. Nothing is run again, so no dropout mask is drawn again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from randeigen.torch.autograd_graph import Graph, Node
+from randeigen.torch.batch_dim import BatchLayout
 from randeigen.torch.gradients.factors import Dense, OuterProduct, PerExampleGradient
-from randeigen.torch.layers import widened
+from randeigen.torch.layers import at_least_float32
 
-TURNS = {"TBackward0", "TransposeBackward0", "PermuteBackward0", "ToCopyBackward0"}
+TRANSPOSES = {"TBackward0", "TransposeBackward0", "PermuteBackward0", "ToCopyBackward0"}
 PRODUCTS = {"AddmmBackward0": "_saved_mat1", "MmBackward0": "_saved_self", "LinearBackward0": "_saved_input"}
-NEAR = 5  # nodes between a parameter's use and the output of the layer that owns it
+MAX_NODES_INSIDE_LAYER = 5  # between a parameter's use and the output of the layer that owns it
 
 
-class Use(NamedTuple):
-    """One place where some lines of a parameter are used."""
+class FunctionalUse(NamedTuple):
+    """One operation that uses some lines of a parameter."""
 
     node: Node
     first: int  # of the lines
     name: str
 
-    def factor(self, slopes: Tensor, shape: Any, n: int, batch: int | None) -> PerExampleGradient:
-        """The parameter's gradients by example, from the slopes at this place."""
-        slopes = _by_example(slopes, n, batch)
+    def gradient(self, grad_output: Tensor, shape: torch.Size, layout: BatchLayout) -> PerExampleGradient:
+        """The parameter's per-example gradients, from the gradient at the operation's output."""
+        grads = layout.by_example(at_least_float32(grad_output))
         if len(shape) == 2:
-            inputs = _by_example(getattr(self.node, PRODUCTS[self.name]), n, batch)
-            return OuterProduct(inputs, slopes, self.first)
-        rows = slopes.sum(1)
+            saved: Tensor = getattr(self.node, PRODUCTS[self.name])
+            return OuterProduct(layout.by_example(at_least_float32(saved)), grads, self.first)
+        rows = grads.sum(1)
         if rows.shape[1:] == shape:
             return Dense(rows)
-        whole = rows.new_zeros(n, *shape)
-        whole[:, self.first : self.first + rows.shape[1]] = rows
-        return Dense(whole)
+        padded = rows.new_zeros(layout.n, *shape)
+        padded[:, self.first : self.first + rows.shape[1]] = rows
+        return Dense(padded)
 
-    def known(self, parameter: nn.Parameter) -> bool:
-        """Whether `factor` can tell."""
-        added = parameter.dim() == 1 and self.name == "AddBackward0"
-        return added or (parameter.dim() <= 2 and self.name in PRODUCTS)
-
-
-def _by_example(rows: Tensor, n: int, batch: int | None) -> Tensor:
-    """(n, positions, width), from rows ordered by example or, given the size of the batch, by position."""
-    rows, width = widened(rows), rows.shape[-1]
-    if batch is None:
-        return rows.reshape(n, -1, width)
-    return rows.reshape(-1, n, batch // n, width).transpose(0, 1).reshape(n, -1, width)
+    def has_gradient(self, parameter: nn.Parameter) -> bool:
+        """Whether `gradient` knows this operation."""
+        is_added = parameter.dim() == 1 and self.name == "AddBackward0"
+        return is_added or (parameter.dim() <= 2 and self.name in PRODUCTS)
 
 
-def uses(graph: Graph, parameter: nn.Parameter) -> list[Use]:
-    """Where the parameter is used, beyond transposes and splits."""
-    found: list[Use] = []
+def uses_of(graph: Graph, parameter: nn.Parameter) -> list[FunctionalUse]:
+    """The operations that use the parameter, beyond transposes and splits."""
+    uses: list[FunctionalUse] = []
     leaf = graph.leaves.get(id(parameter))
     if leaf is not None:
-        _climb(graph, leaf, 0, 0, found)
-    return found
+        _climb(graph, leaf, 0, 0, uses)
+    return uses
 
 
-def _climb(graph: Graph, node: Node, number: int, first: int, found: list[Use]) -> None:
-    for user, output, _ in graph.users[node]:
-        if output != number:
+def _climb(graph: Graph, node: Node, output_nr: int, first: int, uses: list[FunctionalUse]) -> None:
+    for use in graph.uses[node]:
+        if use.output_nr != output_nr:
             continue
-        name = user.name()
-        if name in TURNS:
-            _climb(graph, user, 0, first, found)
+        name = use.user.name()
+        if name in TRANSPOSES:
+            _climb(graph, use.user, 0, first, uses)
         elif name in ("SplitBackward0", "SplitWithSizesBackward0"):
             start = first
-            for k, part in enumerate(user._input_metadata):
-                _climb(graph, user, k, start, found)
+            for k, part in enumerate(use.user._input_metadata):
+                _climb(graph, use.user, k, start, uses)
                 start += part.shape[0]
         else:
-            found.append(Use(user, first, name))
+            uses.append(FunctionalUse(use.user, first, name))
 
 
-def inside(graph: Graph, use: Use, outputs: Collection[Node]) -> bool:
-    """Whether the use is part of a layer's call: one of these outputs is close above it."""
+def is_inside(graph: Graph, use: FunctionalUse, outputs: Collection[Node]) -> bool:
+    """Whether the use is part of a layer's call: one of these outputs is a few nodes above it."""
     if use.node in outputs:
         return True
     level = {use.node}
-    for _ in range(NEAR - 1):
-        level = {user for node in level for user, _, _ in graph.users[node]}
+    for _ in range(MAX_NODES_INSIDE_LAYER - 1):
+        level = {above.user for node in level for above in graph.uses[node]}
         if not level.isdisjoint(outputs):
             return True
     return False

@@ -1,0 +1,166 @@
+"""What `simulate` and `train` share: runs that are found, resumed or begun, their progress, their table."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import typer
+from rich import box
+from rich.table import Table
+
+from randeigen.cli.console import console
+from randeigen.cli.exit_codes import INTERRUPTED, print_error
+from randeigen.errors import RandEigenError
+
+if TYPE_CHECKING:
+    from randeigen.lab.results import RunRecord
+
+MAX_WORDS = 120  # characters of a file name that describe the run; the digest behind them is what names it
+UPDATE_SECONDS = 0.1  # between two updates of the line on a terminal
+
+Record = TypeVar("Record", bound="RunRecord[Any, Any]")
+
+
+@dataclass(frozen=True)
+class FinishedRun(Generic[Record]):
+    """A record, and the name that its files have in the folder."""
+
+    record: Record
+    name: str
+
+
+@dataclass(frozen=True)
+class RunFolder(Generic[Record]):
+    """A folder of records, one for each configuration, with checkpoints of runs that were interrupted."""
+
+    path: Path
+    kind: type[Record]
+    fresh: bool  # whether what an earlier call left is ignored
+
+    def run_or_resume(
+        self, config: Any, words: Sequence[str], label: str, run: Callable[[str, Path], Record]
+    ) -> FinishedRun[Record]:
+        """The record that an earlier call left of this configuration, or that of `run(name, checkpoint)`."""
+        earlier = self._find(config, words)
+        if earlier is not None and not self.fresh:
+            path = self.path / f"{earlier.name}.json"
+            print_error(f"{label}: already there, {path} (--fresh runs it again)")
+            return earlier
+        name = file_name(config, words)
+        checkpoint = self.path / f"{name}.checkpoint.npz"
+        if self.fresh:
+            checkpoint.unlink(missing_ok=True)
+        else:
+            self._adopt_checkpoint(checkpoint, config, words)
+        record = run(name, checkpoint)
+        record.write(self.path / f"{name}.json")
+        checkpoint.unlink(missing_ok=True)
+        if earlier is not None and earlier.name != name:  # an old name: --fresh replaces the record
+            (self.path / f"{earlier.name}.json").unlink(missing_ok=True)
+        return FinishedRun(record, name)
+
+    def _find(self, config: Any, words: Sequence[str]) -> FinishedRun[Record] | None:
+        """The record of this configuration. Names had no digest once, so the content decides."""
+        for path in sorted(self.path.glob(f"{glob.escape(_described(words)[:MAX_WORDS])}*.json")):
+            if record := self.kind.finished(path, config):
+                return FinishedRun(record, path.stem)
+        return None
+
+    def _adopt_checkpoint(self, checkpoint: Path, config: Any, words: Sequence[str]) -> None:
+        """Go on from a checkpoint of this run under the name that it had before names had a digest."""
+        from randeigen.lab.results import Checkpoint
+
+        old = self.path / f"{_described(words)}.checkpoint.npz"
+        try:
+            if not checkpoint.exists() and Checkpoint.read(old, config, "cpu", self.kind.kinds[1]):
+                old.replace(checkpoint)
+        except (RandEigenError, OSError):
+            pass  # it is no checkpoint, or its name is too long for a file: the run begins anew
+
+
+def file_name(config: Any, words: Sequence[str]) -> str:
+    """The name of a run's files: words for people, then a digest of the whole configuration."""
+    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()
+    return f"{_described(words)[:MAX_WORDS]}-{digest[:12]}"
+
+
+def _described(words: Sequence[str]) -> str:
+    return re.sub(r"[^\w.=+-]+", "_", "-".join(words))
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """End with the exit code of an interruption, and say that the run can be continued."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # leaves the line of progress as it is
+        print_error("Interrupted. The same command goes on where this one stopped.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+class ProgressLine:
+    """Progress on stderr: lines that stay and, on a terminal, one that is written over."""
+
+    def __init__(self) -> None:
+        self.on_terminal = sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._steps = 0
+        self._updated = 0.0
+
+    def keep(self, text: str) -> None:
+        """Print a line that stays."""
+        self.clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def update(self, text: str) -> None:
+        """Write over the line on a terminal, a few times a second at most."""
+        if self.on_terminal and time.monotonic() - self._updated >= UPDATE_SECONDS:
+            self._updated = time.monotonic()
+            self._write(text)
+
+    def step(self, text: str, steps_left: int) -> None:
+        """Write over the line on a terminal after each step, with the time left; the last one stays."""
+        self._steps += 1
+        seconds = (time.monotonic() - self._began) / self._steps * steps_left
+        self._write(f"{text}, {seconds:.0f} s left" if steps_left else text, "" if steps_left else "\n")
+
+    def clear(self) -> None:
+        """Leave no half-written line behind."""
+        if self.on_terminal:
+            self._write("")
+
+    def _write(self, text: str, end: str = "") -> None:
+        # A line that is wider than the terminal could not be written over.
+        text = text[: shutil.get_terminal_size().columns - 1]
+        print(f"\r\x1b[K{text}", end=end, file=sys.stderr, flush=True)
+
+
+def print_records(records: Sequence[RunRecord[Any, Any]]) -> None:
+    """The records as JSON on stdout."""
+    print(json.dumps([json.loads(record.as_json()) for record in records], indent=1))
+
+
+def print_table(titles: Sequence[str], lines: Sequence[Sequence[str]], names: Collection[str]) -> None:
+    """The end of every run on stdout; columns of `names` may be folded, the others hold numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in titles:
+        if title in names:
+            table.add_column(title, overflow="fold", min_width=9)
+        else:
+            table.add_column(title.replace(" ", "\n", 1), justify="right", no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
+    console().print(table)

@@ -1,0 +1,102 @@
+"""`randeigen rules --measure`: every rule on the standard grid of the laboratory, with times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from randeigen import timing
+from randeigen.certificate import meaning
+from randeigen.cli.console import console, print_line, progress_bar, spinner
+from randeigen.cli.rule_listing import by_worst, numbers
+from randeigen.errors import RandEigenError
+from randeigen.lab import rule_study
+from randeigen.registry import build_rule
+from randeigen.rules import RULES
+
+TIMED_COLUMNS, TIMED_EPS = 2**16, 0.1
+TIMED_ROWS = 50  # as many as the grid has where that is less
+LEGEND = (
+    "worst: largest bias over all settings, the distance from the honest rows' mean in units of "
+    "sqrt(eps/(1-eps)·||Sigma_S||). mean: average bias in units of sqrt(||Sigma_S||). certificate: median, "
+    f"same units: {meaning()} "
+    "kept: of the rows' weight when nobody attacks; – where the answer is no weighted mean. "
+    "better: settings in which the bias is clearly below the default's. ms: d = 65,536, float32, n = 50 (20 "
+    "where the grid has 20). told: what the rule is told that nobody knows."
+)
+
+
+def measure_rules(names: Sequence[str] | None, seeds: int, quiet: bool = False) -> dict[str, Any]:
+    """The record: standings of these rules, or of all, on the standard grid and on the small one."""
+    grid_seeds = list(range(rule_study.HELD_OUT, rule_study.HELD_OUT + seeds))
+    large = [name for name in names or rule_study.standard(RULES) if name not in rule_study.SMALL]
+    small = [name for name in (names or rule_study.SMALL) if name in rule_study.SMALL]
+    for name in large + small:
+        _check(name)
+    record: dict[str, Any] = {"seeds": grid_seeds, "standings": [], "small": []}
+    if large:
+        record["standings"] = _standings(large, grid_seeds, rule_study.MANY, TIMED_ROWS, quiet)
+    if small:
+        beside = list(dict.fromkeys((*rule_study.BESIDE_SMALL, *small)))
+        record["small"] = _standings(beside, grid_seeds, rule_study.FEW, rule_study.FEW, quiet)
+    return {**record, "legend": LEGEND, "made_with": timing.versions()}
+
+
+def _standings(
+    names: Sequence[str], seeds: Sequence[int], n: int, timed_rows: int, quiet: bool
+) -> list[dict[str, Any]]:
+    with progress_bar(quiet) as progress:
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress(f"{n} rows", done, rule_study.cells_in(len(seeds)))
+
+        standings = rule_study.measure(
+            names, lambda one, eps: build_rule(one, eps, None), rule_study.cells(seeds, n), report
+        )
+    with spinner() as stage:
+        return [one.as_json() | {"ms": _milliseconds(one.rule, timed_rows, stage)} for one in standings]
+
+
+def _milliseconds(name: str, n: int, report: Callable[[str], None]) -> float | None:
+    """The median time at the standard shape; None where the rule refuses it."""
+    *mixers, last = name.split("+")
+    if last in rule_study.PROMISES:  # the variance of Gaussian rows of this shape, so that it stops soon
+        last = f"{last}:{rule_study.PROMISES[last]}={1 + TIMED_COLUMNS / n}"
+    try:
+        rule = build_rule("+".join((*mixers, last)), TIMED_EPS, None)
+        return timing.time_rules({name: rule}, n, TIMED_COLUMNS, report=report)[0].median_ms
+    except (RandEigenError, np.linalg.LinAlgError):
+        return None
+
+
+def _check(name: str) -> None:
+    """Refuse a mistake in a name before minutes are spent."""
+    base = name.split("+")[-1]
+    promised = f"{base}:{rule_study.PROMISES[base]}=1" if base in rule_study.PROMISES else base
+    build_rule("+".join((*name.split("+")[:-1], promised)), TIMED_EPS, None)
+
+
+def show_measurement(record: dict[str, Any]) -> None:
+    """The standings as tables on stdout."""
+    for part, rows in (("standings", rule_study.MANY), ("small", rule_study.FEW)):
+        if not record[part]:
+            continue
+        table = Table(box=None, pad_edge=False, title=f"n = {rows}", title_justify="left")
+        for title in ("rule", "worst", "mean", "certificate", "kept", "better", "ms", "told"):
+            justify: Any = "left" if title in ("rule", "told") else "right"
+            table.add_column(title, justify=justify, no_wrap=True)
+        for one in by_worst(record[part]):
+            style = "bold" if one["rule"] == rule_study.DEFAULT else ""
+            table.add_row(one["rule"], *numbers(one), rule_study.assumption_of(one["rule"]), style=style)
+        console().print(table)
+        broken = sum(one["violations"] for one in record[part])
+        print_line(f"Certificates broken: {broken}.")
+        for one in record[part]:
+            if one["refused"]:
+                all_of = one["refused"] + one["settings"]
+                print_line(f"* {one['rule']} refused {one['refused']} of {all_of} settings: {one['reason']}")
+    print_line(record["legend"])

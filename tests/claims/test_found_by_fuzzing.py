@@ -1,0 +1,178 @@
+"""What the fuzzer found, one claim for each class; `python -m fuzz` looks for more."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen import rules
+from randeigen.errors import BadFraction, BadParameter
+from randeigen.rows import as_rows
+
+
+@pytest.fixture(autouse=True)
+def no_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def gaussian(n: int, d: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def moved(rows: np.ndarray, result: Any, corrupt: Any) -> float:
+    """How far these rows have moved the mean at its weights; in units of the largest number, times it."""
+    most = np.abs(rows).max()
+    exact = (rows / most).astype(np.longdouble)
+    share = result.weights.copy()
+    share[corrupt] = 0.0
+    return float(most * np.linalg.norm(((result.weights - share / share.sum()) @ exact).astype(float)))
+
+
+class TestParameters:
+    """A parameter of the wrong type, or too large for a float, is told in a sentence as the rule is made."""
+
+    WHOLE = ((rules.Krum, "spare"), (rules.MultiKrum, "selected"), (rules.FLTrust, "trusted"))
+    REAL = (
+        *((rules.DnC, "c"), (rules.NormClipping, "limit"), (rules.CenteredClipping, "tau")),
+        *((rules.GeometricMedian, "nu"), (rules.Filtering, "gamma"), (rules.ZhuFiltering, "sigma")),
+        *((rules.MDA, "patience"), (rules.Balanced, "tolerance")),
+    )
+
+    @pytest.mark.parametrize("wrong", [True, "3", [1], 1j, {}, 10**400, pytest.param(10**5000, id="huge")])
+    @pytest.mark.parametrize(("rule", "name"), [*WHOLE, *REAL])
+    def test_of_rules(self, rule: Any, name: str, wrong: Any) -> None:
+        with pytest.raises(BadParameter, match=name):
+            rule(f=1, **{name: wrong})
+
+    @pytest.mark.parametrize("wrong", [1e-320, np.nan, 1.5, np.float64(2)])
+    @pytest.mark.parametrize(("rule", "name"), WHOLE)
+    def test_whole_numbers(self, rule: Any, name: str, wrong: Any) -> None:
+        with pytest.raises(BadParameter, match=f"{name}=.*whole number"):
+            rule(f=1, **{name: wrong})
+
+    @pytest.mark.parametrize("wrong", [True, "3", None, [1], 1j, 10**400])
+    @pytest.mark.parametrize("stage", [rules.Bucketing, rules.Clipping])
+    def test_of_pre_aggregators(self, stage: Any, wrong: Any) -> None:
+        with pytest.raises(BadParameter):
+            stage(wrong)
+
+    def test_numbers_of_numpy_will_do(self) -> None:
+        rows = gaussian(12, 4)
+        for rule in (rules.Krum(f=2, spare=np.int64(2)), rules.DnC(f=2, c=np.float32(1))):
+            assert np.isfinite(randeigen.aggregate(rows, rule=rule).mean).all()
+
+    @pytest.mark.parametrize("penalty", [1e3, 3e9, 1e300])
+    def test_a_penalty_of_any_size_is_no_overflow(self, penalty: float) -> None:
+        rows = np.random.default_rng(0).standard_t(2, (8, 11))
+        assert np.isfinite(
+            randeigen.aggregate(rows, rule=rules.Balanced(f=2, wide_penalty=penalty)).mean
+        ).all()
+
+
+class TestChains:
+    """Every stage is given the greatest f of any, so a chain that cannot bear it is refused unread."""
+
+    @pytest.mark.parametrize(
+        ("rule", "n"),
+        [
+            (rules.NNM(f=2) | rules.Bucketing() | rules.Mean(f=0), 7),
+            (rules.NNM(eps=0.499) | rules.MultiKrum(f=10), 37),
+            (rules.Bucketing() | rules.ARC(f=2) | rules.MultiKrum(eps=0.187), 14),
+            (rules.ARC(f=3) | rules.NNM() | rules.Bulyan(f=1), 14),
+        ],
+    )
+    def test_before_any_row_is_read(self, rule: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = as_rows(gaussian(n, 5))
+        monkeypatch.setattr(source, "blocks", lambda: pytest.fail("a row was read"))
+        with pytest.raises(BadFraction):
+            randeigen.aggregate(source, rule=rule)
+
+    def test_fifty_stages_are_asked_at_once(self) -> None:
+        rule: Any = rules.Mean(f=0)
+        for _ in range(50):
+            rule = rules.NNM(f=2) | rule
+        assert rule.assumed_corrupt(7) == 2
+
+
+class TestSizes:
+    """Numbers near either end of the floats."""
+
+    @pytest.mark.parametrize("tiny", [5e-324, 1e-300])
+    def test_a_faint_minority_among_equal_rows_does_not_make_others_too_large(self, tiny: float) -> None:
+        rows = np.zeros((10, 50))
+        rows[:3] = tiny
+        rows[8:] = gaussian(2, 50)
+        result = randeigen.aggregate(rows, rule=rules.ZhuFiltering(eps=0.3, sigma=50.0))
+        assert not result.unusable
+        assert np.isfinite(result.bias_bound)
+
+    @pytest.mark.parametrize("block_columns", [1, 2, 50])
+    @pytest.mark.parametrize("shape", [(32, 166), (9, 1)])
+    def test_rows_whose_squares_vanish_are_certified_however_they_are_read(
+        self, shape: tuple[int, int], block_columns: int
+    ) -> None:
+        rows = 1.3e-247 * np.sign(gaussian(*shape))
+        source = as_rows(rows, block_bytes=block_columns * 8 * len(rows))
+        result = randeigen.aggregate(source, rule=rules.Mean(f=3), seed=0)
+        worst = max(moved(rows, result, np.arange(i, i + 3)) for i in range(len(rows) - 3))
+        assert 0 < worst <= result.bias_bound < 1e-240
+
+    def test_a_row_that_vanishes_beside_the_others_is_in_the_bound(self) -> None:
+        rows = np.zeros((6, 6), np.float32)
+        rows[0, 0], rows[1], rows[4:] = 5e5, np.float32(1e-45), np.sign(gaussian(2, 6))
+        for seed in range(20):
+            result = randeigen.aggregate(rows, f=2, seed=seed)
+            assert 0 < moved(rows.astype(float), result, [0, 1]) <= result.bias_bound < 1e-2
+
+    @pytest.mark.parametrize("size", [1e100, 1e160, 1e250, 1e300])
+    def test_the_papers_power_iteration_squares_no_size_twice(self, size: float) -> None:
+        for rule in (rules.RandEigen.as_published(0.3), rules.Filtering(f=2, gamma=0.0)):
+            result = randeigen.aggregate(size * gaussian(8, 1), rule=rule, seed=0)
+            assert np.isfinite(result.mean).all()
+
+    def test_rounding_of_mixed_rows_may_be_negative(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            rows = (rng.standard_normal((15, 23)) * (rng.random((15, 23)) < 0.1)).astype(np.float32)
+            rows[:7] = rng.standard_normal(23)
+            assert randeigen.aggregate(rows, rule=rules.ARC() | rules.RandEigen(f=7)).bias_bound >= 0
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32"])
+    def test_rows_stretched_past_the_largest_number_end_there_and_say_so(self, dtype: str) -> None:
+        most = float(np.finfo(dtype).max)
+        rows = np.full((5, 20), 0.9 * most).astype(dtype)
+        rows[1:] = 0.0
+        rows[1:, 0] = 1.0  # they point the trusted row's way, and are made as long as it
+        result = randeigen.aggregate(rows, rule=rules.FLTrust(f=1))
+        exact = np.zeros(20)
+        exact[0] = result.verdict.scale
+        assert exact[0] == pytest.approx(np.linalg.norm(rows[0].astype(float)), rel=1e-5)
+        assert result.mean.tolist()[0] == most
+        assert np.linalg.norm(result.mean.astype(float) - exact) <= result.bias_bound
+
+
+def test_the_answers_rounding_is_in_the_bound_where_eps_is_half_of_few_rows() -> None:
+    """Of 8 rows eps = 0.4 fears 4, the rule assumes 3: with 3 unusable one is left to the certificate."""
+    rows = (1e4 * gaussian(1, 200) + 10 * gaussian(8, 200)).astype(np.float16)
+    rows[5:] = np.nan
+    result = randeigen.aggregate(rows, rule=rules.Mean(eps=0.4))
+    exact = rows[:5].astype(float).mean(axis=0)
+    assert np.linalg.norm(result.mean.astype(float) - exact) <= result.bias_bound
+
+
+def test_narrow_blocks_draw_no_tile_of_the_papers_projection_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from randeigen.geometry import projection
+
+    drawn: list[int] = []
+    stream = projection._stream
+    monkeypatch.setattr(projection, "_stream", lambda key, tile: drawn.append(tile) or stream(key, tile))
+    source = as_rows(gaussian(6, 600), block_bytes=6 * 8)
+    randeigen.aggregate(source, eps=0.2, geometry="gaussian", seed=0)
+    assert drawn == [0, 1, 2]
