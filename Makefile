@@ -3,6 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
+# Data sets beside the checkout, where there are any; elsewhere they are downloaded to the user's cache.
+ifneq ($(wildcard ../shared/data),)
+export RANDEIGEN_DATA ?= $(abspath ../shared/data)
+endif
+
 .PHONY: help demo test fuzz lint format types check docs package clean
 .DEFAULT_GOAL := help
 

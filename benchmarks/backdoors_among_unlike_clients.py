@@ -17,9 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from randeigen.cli.commands.attacks import build as attack_named
 from randeigen.lab import FederatedConfig, run
-from randeigen.registry import build_rule as rule_named
 from randeigen.rows.write import replacing
 from studies.documents import redraw
 from studies.provenance import made_with
@@ -46,7 +44,7 @@ def played(case: dict[str, Any], seed: int) -> dict[str, Any]:
     spec = FederatedConfig(
         task="digits", eps=0.2, partition="dirichlet", alpha=0.1, calm=5, seed=seed, **asked
     )
-    record = run(spec, attack=attack_named(spec.attack), rule=rule_named(spec.rule, asked["feared"], None))
+    record = run(spec)
     lied = [moment.weight_corrupt or 0.0 for moment in record.history if moment.liars]
     return {
         "spec": asdict(record.spec),

@@ -19,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from randeigen.cli.commands.attacks import build as attack_named
 from randeigen.lab import FederatedConfig, run
 from randeigen.registry import build_rule as rule_named
 from randeigen.rows.write import replacing
@@ -38,7 +37,7 @@ def played(attack: str, rule: str, seed: int) -> dict[str, Any]:
     """One federation: how it ended, and the weight its corrupt clients had."""
     asked: dict[str, Any] = {"task": "digits", "partition": "dirichlet", "alpha": 0.3, "rounds": ROUNDS}
     spec = FederatedConfig(attack=attack, rule=rule, eps=EPS, clients=CLIENTS, feared=EPS, seed=seed, **asked)
-    record = run(spec, attack=attack_named(attack), rule=rule_named(rule, EPS, None))
+    record = run(spec)
     corrupt = [moment.weight_corrupt or 0.0 for moment in record.history if moment.liars]
     return {
         "seed": seed,

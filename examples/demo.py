@@ -106,13 +106,12 @@ def _command() -> Any:
 
 def write_updates(folder: Path, seed: int) -> Path:
     """The first round under the back-door attack, one file for each client; the Byzantine ones come first."""
-    from randeigen.cli.commands import attacks
     from randeigen.lab import FederatedConfig, Federation
 
     *_, attack = ATTACKS
     spec = FederatedConfig(attack=attack, eps=BYZANTINE / CLIENTS, clients=CLIENTS, seed=seed)
-    lab = Federation.of(spec, None, attacks.build(attack), None, None, "cpu")
-    rows = lab.rows(1, lab.scene.first, *lab.who(1))
+    lab = Federation.of(spec)
+    rows = lab.rows(1, lab.info.initial_weights, *lab.participants(1))
     folder.mkdir(parents=True, exist_ok=True)
     for number, pieces in enumerate(zip(*lab.model.split(rows), strict=True)):
         sent = {name: piece.numpy() for name, piece in zip(lab.model.names, pieces, strict=True)}
@@ -168,13 +167,13 @@ def _short(records: Sequence[FederatedRecord]) -> Part:
 
 def _part(folder: Path, title: str, records: Sequence[FederatedRecord]) -> Part:
     from randeigen.cli.commands.simulate import client_plot
-    from randeigen.lab.html_page import Part, told_of
+    from randeigen.lab.html_page import Part, summarise
 
     attacked = records[0].history[-1].liars > 0
     names = ["accuracy.png", "asr.png", "weight.png", "trigger.png"] if attacked else ["accuracy.png"]
     names += [client_plot(record.spec) for record in records] if attacked else []
     pictures = [folder / name for name in names if (folder / name).exists()]
-    return Part(title, told_of(records), (), pictures)
+    return Part(title, summarise(records), (), pictures)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The study behind the laboratory's claims: federations on MNIST and Fashion-MNIST under the paper's attacks.
 
 A cell is one federation: a data set, a partition, an attack, a rule. All have the paper's 100 clients, of
-whom 20 lie, and its local training. Cells are compared round by round with the unattacked mean of the same
-partition and seed, which is also where an attack's rate on a clean model comes from; and with the mean of the
-80 honest clients alone. Where clients are unlike, the images of the 20 are missed even if nobody lies.
+whom 20 are Byzantine, and its local training. Cells are compared round by round with the unattacked mean of
+the same partition and seed, which also gives an attack's success rate on a clean model; and with the mean of
+the 80 honest clients alone. Where clients are unlike, the images of the 20 are missing even without attack.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from randeigen.attacks.catalogue import ATTACKS
-from randeigen.attacks.clients.dba import DBA
-from randeigen.attacks.clients.model_replacement import MRA
+from randeigen.attacks import ATTACKS, DBA, MRA
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.federated import Federation
 from randeigen.rules import ChunkedFiltering, Mean, RandEigen, Rule
 
-History: TypeAlias = Sequence[Mapping[str, Any]]  # what is told of every round
+History: TypeAlias = Sequence[Mapping[str, Any]]  # the metrics of every round
 
 EPS = 0.2
-OWN = 5  # the unattacked model's own rates are taken every so many rounds
+RATES_EVERY = 5  # rounds between measurements of all attacks' success rates on an unattacked model
 PARTITIONS = {"iid": ("iid", 0.3), "dirichlet-0.3": ("dirichlet", 0.3), "dirichlet-0.1": ("dirichlet", 0.1)}
 TITLES = {
     "mnist": "MNIST",
@@ -45,7 +43,7 @@ BACKDOORS = ("mra", "mra-eager", "mra-boosted", "dba", "mpa", "dfba")
 ATTACKED = (NONE, *WRECKING, *BACKDOORS)  # with every rule, the unattacked first
 BASES = (f"{NONE}-dba", ALONE, f"{ALONE}-dba")  # the mean alone, to compare with
 NO_BUTS: Mapping[str, int] = {}
-FEW = 0.03  # how far above a clean model's own rate an attack may end
+TOLERANCE = 0.03  # how far above a clean model's own rate an attack's success may end
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Also a file's name."""
+        """The cell as a file name."""
         return f"{self.data}_{self.partition}_{self.attack}_{self.rule}_{self.seed}"
 
     @property
     def unattacked(self) -> bool:
-        """Whether nobody lies: then all attacks' rates are taken."""
+        """Whether no client is Byzantine: then all attacks' success rates are measured."""
         return self.attack.startswith((NONE, ALONE))
 
     @property
     def spec(self) -> FederatedConfig:
-        """DBA has its own model and local training, and begins after some quiet rounds."""
+        """DBA has its own model and local training, and begins after five honest rounds."""
         kind, alpha = PARTITIONS[self.partition]
         return FederatedConfig(
             task=f"{self.data}-dba" if self.attack.endswith("dba") else self.data,
@@ -89,9 +87,9 @@ class Cell:
 
 def attack_of(name: str, data: str) -> Any:
     """The attack as the study has it; None where there is none."""
-    if name == "mra-eager":  # as published it trains as slowly as everybody else, and hardly learns its patch
+    if name == "mra-eager":  # at the honest learning rate, as published, it hardly learns its patch
         return MRA(rate=0.1, share=0.5)
-    if name == "mra-boosted":  # all images patched would leave nothing of the model it replaces
+    if name == "mra-boosted":  # with all images patched, the model would learn nothing else
         return MRA(boost=5.0, rate=0.01, share=0.4)
     if name == "dba":
         return DBA(scale=5.0 if data == "fashion-mnist" else 1.0)
@@ -111,22 +109,23 @@ def cells(data: str, partition: str, rounds: int, but: Mapping[str, int] = NO_BU
 
 
 def play(cell: Cell, device: str = "cpu", until: float = math.inf) -> dict[str, Any]:
-    """Train this federation; what came of it, as JSON has it. One that must end sooner has fewer rounds."""
-    lab = _laboratory(cell, device)
+    """Train this federation and return its record as JSON has it, with fewer rounds if time is up."""
+    lab = _federation(cell, device)
     others = [name for name in BACKDOORS if (name == "dba") == cell.attack.endswith("dba")]
-    trials = (
-        {name: _laboratory(replace(cell, attack=name), device).success_sets["asr"] for name in others}
+    success_sets = (
+        {name: _federation(replace(cell, attack=name), device).success_sets["asr"] for name in others}
         if cell.unattacked
         else {}
     )
-    weights, state = lab.scene.first, dict[str, Any]()
+    weights, state = lab.info.initial_weights, dict[str, Any]()
     history = list[dict[str, Any]]()
     for t in range(1, cell.rounds + 1):
-        weights, state, moment = lab.round(t, weights, state)
-        found, last = asdict(moment), t == cell.rounds or time.time() > until
-        if trials and (t % OWN == 0 or last):
-            found["own"] = {name: lab.rate(weights, *trial) for name, trial in trials.items()}
-        history.append(found)
+        weights, state, metrics = lab.round(t, weights, state)
+        record, last = asdict(metrics), t == cell.rounds or time.time() > until
+        if success_sets and (t % RATES_EVERY == 0 or last):
+            rates = {name: lab.agreement(weights, *pair) for name, pair in success_sets.items()}
+            record["own"] = rates
+        history.append(record)
         if last:
             break
     cell = replace(cell, rounds=len(history))
@@ -134,9 +133,9 @@ def play(cell: Cell, device: str = "cpu", until: float = math.inf) -> dict[str, 
     return {"cell": asdict(cell), "spec": spec, "attack": repr(lab.attack), "history": history}
 
 
-def _laboratory(cell: Cell, device: str) -> Federation:
+def _federation(cell: Cell, device: str) -> Federation:
     attack = attack_of(cell.attack, cell.data)
-    lab = Federation.of(cell.spec, None, attack, RULES[cell.rule](), None, device)
+    lab = Federation.of(cell.spec, attack=attack, rule=RULES[cell.rule](), device=device)
     if not cell.attack.startswith(ALONE):
         return lab
     honest = np.arange(int(EPS * lab.spec.clients), lab.spec.clients)
@@ -151,24 +150,22 @@ class Finding:
     accuracy: float
     clean: float  # accuracy of the unattacked mean
     asr: float | None
-    own: float | None  # what the attack's trials find in the unattacked model
+    own: float | None  # the attack's success rate on the unattacked model
     alone: tuple[float, float | None] | None  # the same two of the honest clients' own mean
-    corrupt: float  # the liars' share of the weights, on average over attacked rounds
+    corrupt: float  # the Byzantine clients' share of the weights, on average over attacked rounds
     kept: bool | None  # whether the claim about this cell holds; None where there is none
 
 
 def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """Every cell judged, in the order of the study. A cell without its unattacked mean is left out."""
-    runs = dict(sorted(((Cell(**run["cell"]), run["history"]) for run in played), key=_place))
+    """Every cell compared, in the order of the study. A cell without its unattacked mean is left out."""
+    runs = dict(sorted(((Cell(**run["cell"]), run["history"]) for run in played), key=_order))
     found = []
     for cell, history in runs.items():
         base, honest = _base(cell, NONE, runs), _base(cell, ALONE, runs)
         if base is None:
             continue
         end, (clean, own) = history[-1], _beside(base, history, cell)
-        lied = [
-            moment["weight_corrupt"] for moment in history if moment["liars"] and moment["weight_corrupt"]
-        ]
+        shares = [one["weight_corrupt"] for one in history if one["liars"] and one["weight_corrupt"]]
         finding = Finding(
             cell=cell,
             accuracy=end["accuracy"],
@@ -176,7 +173,7 @@ def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
             asr=end["asr"],
             own=own,
             alone=_beside(honest, history, cell) if honest else None,
-            corrupt=sum(lied) / max(sum(moment["liars"] > 0 for moment in history), 1),
+            corrupt=sum(shares) / max(sum(one["liars"] > 0 for one in history), 1),
             kept=None,
         )
         found.append(replace(finding, kept=_claim(finding)))
@@ -191,18 +188,18 @@ def longest(played: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list(kept.values())
 
 
-def _place(run: tuple[Cell, object]) -> tuple[int, ...]:
+def _order(run: tuple[Cell, object]) -> tuple[int, ...]:
     cell = run[0]
     places = [*TITLES, *ATTACKED, *BASES]
     return tuple(map(places.index, (cell.partition, cell.data, cell.attack)))
 
 
 def _beside(base: History, history: History, cell: Cell) -> tuple[float, float | None]:
-    """Accuracy of an unattacked model after as many rounds, and the attack's rate on it when last taken."""
+    """Accuracy of an unattacked model after as many rounds, and the attack's last success rate on it."""
     name = cell.attack.partition("-")[0]  # every MRA has the same patch
-    seen = base[: len(history)]
-    taken = [moment["own"][name] for moment in seen if name in moment.get("own", {})]
-    return seen[-1]["accuracy"], taken[-1] if taken else None
+    rounds = base[: len(history)]
+    rates = [one["own"][name] for one in rounds if name in one.get("own", {})]
+    return rounds[-1]["accuracy"], rates[-1] if rates else None
 
 
 def _base(cell: Cell, kind: str, runs: Mapping[Cell, History]) -> History | None:
@@ -232,12 +229,12 @@ def _claim(found: Finding) -> bool | None:
         return found.accuracy >= found.clean - 0.005
     if cell.rule == "randeigen":
         near = found.accuracy >= found.clean - 0.01
-        return near and (found.asr is None or found.own is None or found.asr <= found.own + FEW)
+        return near and (found.asr is None or found.own is None or found.asr <= found.own + TOLERANCE)
     return None
 
 
 def table(found: Iterable[Finding]) -> str:
-    """Markdown, for each partition and data set: a line per attack with what each rule made of it.
+    """Markdown, for each partition and data set: a line per attack with the results of each rule.
 
     Accuracy and attack success in percent, misses in bold. A rule that had fewer rounds than its line says is
     followed by its own.

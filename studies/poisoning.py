@@ -2,9 +2,9 @@
 
     python -m studies.poisoning results --study subpopulation --device cuda --workers 12
 
-A workshop (seed, cluster or target) is prepared once and trained in with each defence; `clean` is the same
-training without the poison, and gives each attack's own rate on a model nobody attacked. The record is
-written anew after every workshop, so a study that is cut short leaves what it has.
+The data of a seed and a cluster or target is prepared once, for all defences; `clean` is the same training
+without the poison, and gives each attack's success rate on a clean model. The record is rewritten after every
+unit, so that a study that is cut short leaves what it has.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from randeigen.attacks import Clean, GradientMatching, LabelFlipPoison, Subpopulation, Trigger
 from randeigen.attacks.base import DataPoison
-from randeigen.attacks.poisons.gradient_matching import GradientMatching
-from randeigen.attacks.poisons.simple import Clean, LabelFlipPoison, Trigger
-from randeigen.attacks.poisons.subpopulation import Subpopulation
 from randeigen.lab.config import CentralizedConfig
 from randeigen.rows.write import replacing
 from studies.provenance import commit
@@ -42,8 +40,8 @@ class Part:
 
     name: str
     spec: CentralizedConfig
-    attack: Any  # a Poisoner that counts its clusters or targets
-    many: int  # of these for each seed
+    attack: Any  # a DataPoison with an index of clusters or targets
+    many: int  # clusters or targets for each seed
     defences: tuple[str, ...]
     seeds: int = SEEDS
 
@@ -51,8 +49,8 @@ class Part:
         """The attack on this cluster or target."""
         fields = {Subpopulation: "cluster", GradientMatching: "target"}
         field = fields.get(type(self.attack))
-        made: DataPoison = replace(self.attack, **{field: which}) if field else self.attack
-        return made
+        poison: DataPoison = replace(self.attack, **{field: which}) if field else self.attack
+        return poison
 
 
 def _wrong(attack: str) -> CentralizedConfig:
@@ -91,7 +89,7 @@ STUDIES: dict[str, tuple[Part, ...]] = {
 
 @dataclass(frozen=True)
 class Unit:
-    """What one process does at a time."""
+    """The cells that one process runs at a time."""
 
     part: Part
     seed: int
@@ -100,7 +98,7 @@ class Unit:
 
 
 def units(parts: Sequence[Part], device: str, together: int) -> Iterator[Unit]:
-    """All cells, a few of one seed together: what they share is trained once."""
+    """All cells, a few of one seed together: their common model is trained once."""
     for part in parts:
         for first in range(0, part.many, together):
             for seed in range(part.seeds):
@@ -115,48 +113,50 @@ def measure(unit: Unit) -> list[dict[str, Any]]:
     from randeigen.lab.poisoned_setup import prepare
 
     torch.set_num_threads(1)
-    part, lines, shop = unit.part, [], None
+    part, lines, setup = unit.part, [], None
     for which in unit.which:
         spec = replace(part.spec, seed=unit.seed)
-        shop = prepare(spec, attack=part.poisoner(which), device=unit.device, beside=shop)
+        setup = prepare(spec, attack=part.poisoner(which), device=unit.device, beside=setup)
         for defence in part.defences:
-            began = time.perf_counter()
-            last = train(replace(spec, defence=defence), shop).history[-1]
-            found = {name: value for name, value in asdict(last).items() if name not in ("epoch", "seconds")}
-            place = {"part": part.name, "seed": unit.seed, "which": which, "defence": defence}
-            took = round(time.perf_counter() - began, 2)
-            lines.append({**place, **found, "examples": len(shop.train.labels), "seconds": took})
+            start = time.perf_counter()
+            last = train(replace(spec, defence=defence), setup).history[-1]
+            metrics = {
+                name: value for name, value in asdict(last).items() if name not in ("epoch", "seconds")
+            }
+            key = {"part": part.name, "seed": unit.seed, "which": which, "defence": defence}
+            took = round(time.perf_counter() - start, 2)
+            lines.append({**key, **metrics, "examples": len(setup.train.labels), "seconds": took})
     return lines
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over seeds and clusters or targets; success is also told less the clean model's own rate."""
+    """Means over seeds and clusters or targets; success is also given minus the clean model's own rate."""
     own = {(line["part"], line["seed"], line["which"]): line for line in lines if line["defence"] == "clean"}
-    found = []
+    rows = []
     for part in dict.fromkeys(line["part"] for line in lines):
         for defence in dict.fromkeys(line["defence"] for line in lines):
             cells = [line for line in lines if (line["part"], line["defence"]) == (part, defence)]
             if not cells:
                 continue
             pairs = [(c, own.get((part, c["seed"], c["which"]))) for c in cells]
-            told: dict[str, Any] = {"part": part, "defence": defence, "cells": len(cells)}
+            row: dict[str, Any] = {"part": part, "defence": defence, "cells": len(cells)}
             for name in ("accuracy", "asr", "auc", "weight_honest", "weight_poison"):
                 values = [c[name] for c in cells if c[name] is not None]
-                told[name] = round(float(np.mean(values)), 4) if values else None
+                row[name] = round(float(np.mean(values)), 4) if values else None
             for name in ("accuracy", "asr"):
                 less = [c[name] - o[name] for c, o in pairs if o and c[name] is not None]
-                told[f"{name}_less_clean"] = round(float(np.mean(less)), 4) if less else None
+                row[f"{name}_less_clean"] = round(float(np.mean(less)), 4) if less else None
             known = {
                 name: [round(c[name], 4) for c in cells if c[name] is not None] for name in ("asr", "auc")
             }
-            told["worst_asr"] = max(known["asr"], default=None)
-            told["least_auc"] = min(known["auc"], default=None)
-            found.append(told)
-    return found
+            row["worst_asr"] = max(known["asr"], default=None)
+            row["least_auc"] = min(known["auc"], default=None)
+            rows.append(row)
+    return rows
 
 
 def write(path: Path, study: str, lines: Sequence[dict[str, Any]], device: str) -> None:
-    """The record: what was asked, every cell, the means."""
+    """Write the record: the parts of the study, every cell, the means."""
     from randeigen.lab.results import versions
 
     parts: list[dict[str, Any]] = [
@@ -164,14 +164,14 @@ def write(path: Path, study: str, lines: Sequence[dict[str, Any]], device: str) 
         for part in STUDIES[study]
         if any(line["part"] == part.name for line in lines)
     ]
-    for told in parts:
-        told["spec"].pop("defence")  # each cell has its own
-    order = {part.name: place for place, part in enumerate(STUDIES[study])}
+    for part in parts:
+        part["spec"].pop("defence")  # each cell has its own
+    order = {part.name: index for index, part in enumerate(STUDIES[study])}
     cells = sorted(lines, key=lambda c: (order[c["part"]], c["seed"], c["which"], c["defence"]))
-    found: dict[str, Any] = {"study": study, "parts": parts, "summary": summary(cells), "cells": cells}
-    found |= {"versions": versions(device), "commit": commit()}
+    record: dict[str, Any] = {"study": study, "parts": parts, "summary": summary(cells), "cells": cells}
+    record |= {"versions": versions(device), "commit": commit()}
     with replacing(path) as file:
-        file.write((json.dumps(found, indent=1) + "\n").encode())
+        file.write((json.dumps(record, indent=1) + "\n").encode())
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -185,7 +185,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=1e6, help="Then stop with what there is.")
     asked = parser.parse_args(words)
     asked.folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    start = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with context.Pool(asked.workers) as pool:
         for study in asked.study or STUDIES:
@@ -194,15 +194,15 @@ def main(words: Sequence[str] | None = None) -> None:
             answers = pool.imap_unordered(measure, todo)
             for done in range(1, len(todo) + 1):
                 try:
-                    lines += answers.next(max(0.1, asked.seconds - (time.monotonic() - began)))
+                    lines += answers.next(max(0.1, asked.seconds - (time.monotonic() - start)))
                 except multiprocessing.TimeoutError:
                     print(f"{study}: time is up after {done - 1} of {len(todo)} units", flush=True)
                     break
                 write(asked.folder / f"poisoning-{study}.json", study, lines, asked.device)
-                took = time.monotonic() - began
+                took = time.monotonic() - start
                 print(f"{study}: {done} of {len(todo)} units, {took:.0f} s", flush=True)
-            for told in summary(lines):
-                print(told, flush=True)
+            for row in summary(lines):
+                print(row, flush=True)
         pool.terminate()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from randeigen import plotting
 from randeigen.cli.rule_listing import by_worst
-from randeigen.lab.rule_study import DEFAULT, told_to
+from randeigen.lab.rule_study import DEFAULT, assumption_of
 
 WORST, MEAN = "#D55E00", "#0072B2"
 COLOUR_LIMITS = (0.1, 10.0)  # relative bias, blue below 1, red above
@@ -91,4 +91,4 @@ def _short(value: float, digits: int = 1) -> str:
 
 
 def _label(one: Mapping[str, Any]) -> str:
-    return f"{one['rule']}{' †' if told_to(one['rule']) else ''}"
+    return f"{one['rule']}{' †' if assumption_of(one['rule']) else ''}"

@@ -18,7 +18,7 @@ from typing import Any
 
 from randeigen.cli.rule_listing import FAMILIES, Page, by_worst, numbers, pages
 from randeigen.errors import BadFile, RandEigenError
-from randeigen.lab.rule_study import DEFAULT, told_to
+from randeigen.lab.rule_study import DEFAULT, assumption_of
 from randeigen.rows.write import replacing
 from studies.documents import redraw
 from studies.provenance import made_with
@@ -66,7 +66,7 @@ def standings_table(standings: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"| {titles} |", "|---|" + "---:|" * 6 + "---|"]
     for one in by_worst(standings):
         name = f"**{one['rule']}**" if one["rule"] == DEFAULT else one["rule"]
-        cells = [name, *numbers(one), told_to(one["rule"])]
+        cells = [name, *numbers(one), assumption_of(one["rule"])]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -92,7 +92,7 @@ def rivals(standings: Sequence[Mapping[str, Any]]) -> str:
         lead = " and ".join(f"{key} {one[key]:.3f} against {default[key]:.3f}" for key in lower)
         where = {kind: _lower(one[kind], default[kind]) for kind in ("by_attack", "by_cloud")}
         worse = _lower(default["by_attack"], one["by_attack"], turned=True)
-        knows = f" (told {told_to(one['rule'])})" if told_to(one["rule"]) else ""
+        knows = f" (told {assumption_of(one['rule'])})" if assumption_of(one["rule"]) else ""
         lines.append(
             f"- `{one['rule']}`{knows}: {lead}. Its worst is "
             f"lower under {where['by_attack'] or 'no attack'}; on {where['by_cloud'] or 'no cloud'}; "

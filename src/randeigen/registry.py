@@ -1,4 +1,9 @@
-"""Rules by name: `randeigen`, `filtering:gamma=0.5`, `nnm+krum`; for --rule and for audits."""
+"""The name grammar: `randeigen`, `filtering:gamma=0.5`, `nnm+krum`, `mra:boost=5`, `adam:eta=0.01`.
+
+Commands, configurations of the laboratory and audits name rules, attacks and servers in it, so that a record
+can be rerun from its own words. Rules are built here; attacks by `randeigen.attacks.build`, servers by
+`randeigen.lab.servers.build`, with `parse`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,24 @@ import difflib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_origin
 
 from randeigen.errors import BadParameter
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES, Rule
 
 DEFAULT = "randeigen"
-LONGEST = 2000  # characters of a name, parameters and all
+MAX_NAME_LENGTH = 2000  # characters, parameters included
+NO_ALIASES: Mapping[str, str] = {}
 
 
-def build_rule(text: str, eps: float | None, f: int | None) -> Rule:
-    """The rule that `name`, `name:key=value,key=value` or `mixer+name` asks for."""
+def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
+    """The rule that `name`, `name:key=value,key=value` or `pre-aggregator+name` asks for."""
     _check_length(text, "rule")
-    *mixers, last = re.split(r"\+(?=[a-z])", text)  # not the sign in 1e+20
+    *mixers, last = _stages(text)
     if len(mixers) > MAX_STAGES:
         raise BadParameter(
             f"rule {_cut(text)} has {len(mixers)} mixers; give at most {MAX_STAGES} (two or three will do)."
@@ -31,44 +39,77 @@ def build_rule(text: str, eps: float | None, f: int | None) -> Rule:
     return rule
 
 
+def with_sigma(text: str, sigma: float) -> str:
+    """The name of a rule, with `sigma` where the rule must be given the honest variance of a chunk.
+
+    Those are chunked FILTERING and NO-REGRET. A name that has a sigma, or is not known here, stays as it is.
+    """
+    last = _stages(text)[-1]
+    rule = RULES.get(last.partition(":")[0])
+    if rule is None or not {"sigma", "chunk"} <= set(parameters(rule)) or "sigma=" in last:
+        return text
+    return f"{text}{',' if ':' in last else ':'}sigma={float(sigma)!r}"
+
+
 def parse(
     text: str,
     known: Mapping[str, Callable[..., Any]],
     kind: str,
     eps: float | None = None,
     f: int | None = None,
+    *,
+    aliases: Mapping[str, str] = NO_ALIASES,
 ) -> Any:
-    """What `name` or `name:key=value,key=value` asks for, of these; eps and f go to those that take them."""
+    """What `name` or `name:key=value,key=value` asks for among `known`; eps and f go to those that take them.
+
+    `aliases` maps earlier names to names in `known`.
+    """
     _check_length(text, kind)
     name, colon, rest = text.partition(":")
+    name = name if name in known else aliases.get(name, name)
     if name not in known:
         near = _closest(name, known)
         raise BadParameter(f"there is no {kind} {name!r}{near}. Known are: {', '.join(known)}.")
-    takes = parameters(known[name])
-    given: dict[str, Any] = {}
+    accepted = parameters(known[name])
+    values: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         key, equals, value = part.partition("=")
-        if not equals or key not in takes:
-            told = f"it takes {', '.join(f'{k}=...' for k in takes)}" if takes else "it takes none"
-            raise BadParameter(f"{kind} {name!r} has no parameter {part!r}; {told}.")
-        if key in given:
+        if not equals or key not in accepted:
+            choice = f"it takes {', '.join(f'{k}=...' for k in accepted)}" if accepted else "it takes none"
+            raise BadParameter(f"{kind} {name!r} has no parameter {part!r}; {choice}.")
+        if key in values:
             raise BadParameter(f"{kind} {name!r} is given {key} twice.")
-        given[key] = _value(key, value, takes[key])
-    asked = inspect.signature(known[name]).parameters
-    if "eps" in asked:
-        given |= {"eps": eps, "f": f}
-    return known[name](**given)
+        values[key] = _value(key, value, accepted[key])
+    if "eps" in inspect.signature(known[name]).parameters:
+        values |= {"eps": eps, "f": f}
+    return known[name](**values)
 
 
 def parameters(factory: Callable[..., Any]) -> dict[str, str]:
-    """What a rule can be told beyond eps and f, with the type of each."""
-    fixed = {"eps", "f", *getattr(factory, "keywords", {})}
-    found = inspect.signature(factory).parameters.values()
-    return {p.name: str(p.annotation) for p in found if p.name not in fixed}
+    """The parameters that a name can carry, beyond eps and f, with the type of each."""
+    fixed = {"eps", "f", *(factory.keywords if isinstance(factory, partial) else ())}
+    signature = inspect.signature(factory).parameters.values()
+    module = (factory.func if isinstance(factory, partial) else factory).__module__
+    return {p.name: _annotation(p, module) for p in signature if p.name not in fixed}
+
+
+def _annotation(parameter: inspect.Parameter, module: str) -> str:
+    """A parameter's type as written; an alias of a `Literal` as that literal, which lists the choices."""
+    text = str(parameter.annotation)
+    alias = vars(sys.modules[module]).get(text)
+    return str(alias) if get_origin(alias) is Literal else text
+
+
+def _stages(text: str) -> list[str]:
+    return re.split(r"\+(?=[a-z])", text)  # not the sign in 1e+20
 
 
 def _value(key: str, text: str, kind: str) -> Any:
     """A parameter's value, strictly: no spaces, no NaN, no infinity."""
+    if choices := re.findall(r"['\"]([^'\"]*)['\"]", kind) if "Literal[" in kind else []:
+        if text in choices:
+            return text
+        raise BadParameter(f"{key}={text!r} is not a value; choose one of {', '.join(choices)}.")
     try:
         if kind.startswith("str"):
             return text
@@ -87,12 +128,14 @@ def _example(kind: str) -> str:
 
 
 def _check_length(text: str, kind: str) -> None:
-    if len(text) > LONGEST:
-        raise BadParameter(f"{kind} {_cut(text)} has {len(text):,} characters; give at most {LONGEST:,}.")
+    if len(text) > MAX_NAME_LENGTH:
+        raise BadParameter(
+            f"{kind} {_cut(text)} has {len(text):,} characters; give at most {MAX_NAME_LENGTH:,}."
+        )
 
 
 def _cut(text: str) -> str:
-    """The beginning of a long name, to know it by."""
+    """The beginning of a long name, for error messages."""
     return repr(text if len(text) <= 40 else text[:40] + "...")
 
 

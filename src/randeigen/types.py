@@ -239,20 +239,10 @@ class Verdict:
         """How many times the top direction was computed."""
         return len(self.spreads)
 
-    @property
-    def chosen(self) -> int:
-        """Older name of `answer_round`."""
-        return self.answer_round
-
-    @property
-    def fell(self) -> Index | None:
-        """Older name of `dropped_in_round`."""
-        return self.dropped_in_round
-
-    @property
-    def wild(self) -> Mask | None:
-        """Older name of `far_outliers`."""
-        return self.far_outliers
+    # Older names.
+    chosen = property(lambda self: self.answer_round)
+    fell = property(lambda self: self.dropped_in_round)
+    wild = property(lambda self: self.far_outliers)
 
 
 if TYPE_CHECKING:
@@ -284,8 +274,8 @@ class Aggregate(Generic[Mean]):
         unusable: Rows that could not be measured at all, and why: each used up one of the f.
         distance_to_mean: How far the answer is from the plain mean of all usable rows, which is what
             robustness cost if every row is honest. An estimate where the rows were sketched.
-        is_weighted_mean: Whether `weights` made the mean, as verdict.scale · Σ wᵢ xᵢ. Where a rule works column
-            by column they are a reference (RandEigen's, as a rule), on whose mean the certificate leans.
+        is_weighted_mean: Whether `weights` made the mean, as verdict.scale · Σ wᵢ xᵢ. Where a rule works
+            column by column they are a reference, on whose mean the certificate leans.
     """
 
     mean: Mean  # in the caller's own form

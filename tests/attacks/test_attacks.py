@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from randeigen import attacks
-from randeigen.attacks import CRAFTED, AdaptiveAttack, Attack
+from randeigen.attacks import AdaptiveAttack, RowsFunction
 from randeigen.attacks.updates.distance import krum_picks
+from randeigen.lab.study_grid import GRID_ATTACKS
 from randeigen.types import Array
 
 H, M, D = 80, 20, 150
@@ -22,7 +23,7 @@ def honest_rows(h: int = H, d: int = D, seed: int = 0) -> Array:
     return np.asarray(rng.standard_normal((h, d)) * np.linspace(0.5, 2, d) + 0.3 * rng.standard_normal(d))
 
 
-def made(attack: Attack, honest: Array, m: int = M, seed: int = 1) -> Array:
+def made(attack: RowsFunction, honest: Array, m: int = M, seed: int = 1) -> Array:
     return attack(honest, m, np.random.default_rng(seed))
 
 
@@ -40,7 +41,7 @@ def bias(honest: Array, liars: Array) -> float:
     return float(np.linalg.norm(moved)) / math.sqrt(lambda1(honest))
 
 
-EVERY = {**CRAFTED, "hidden": AdaptiveAttack(plain)}
+EVERY = {**GRID_ATTACKS, "hidden": AdaptiveAttack(plain)}
 SUBTLE = {"mimic", "alie"}  # what they do to a plain mean shows over many rounds, not in one
 
 
@@ -117,7 +118,7 @@ def test_sqrt_d_is_as_long_as_an_honest_row(honest: Array) -> None:
 
 @pytest.mark.parametrize("name", ["ipm", "ipm-10", "hidra", "trimmed-mean", "krum"])
 def test_it_points_against_the_mean(name: str, honest: Array) -> None:
-    assert (made(CRAFTED[name], honest) @ honest.mean(axis=0) < 0).all()
+    assert (made(GRID_ATTACKS[name], honest) @ honest.mean(axis=0) < 0).all()
 
 
 @pytest.mark.parametrize(("h", "m", "z"), [(95, 5, 0.040), (90, 10, 0.112), (80, 20, 0.286), (18, 2, 0.0)])
@@ -181,7 +182,9 @@ def test_hidra_hides_in_the_variance_the_published_test_allows(m: int, honest: A
 
 def test_the_hidra_that_was_shipped_is_weaker_than_the_published_one(honest: Array) -> None:
     mean = honest.mean(axis=0)
-    published, shipped = (np.linalg.norm(made(CRAFTED[n], honest)[0] - mean) for n in ("hidra", "hidra-0.5"))
+    published, shipped = (
+        np.linalg.norm(made(GRID_ATTACKS[n], honest)[0] - mean) for n in ("hidra", "hidra-0.5")
+    )
     assert published / shipped == pytest.approx(2.635, abs=1e-3)
 
 
@@ -218,5 +221,5 @@ def test_the_adaptive_attacker_finds_more_than_the_fixed_bodies_it_tries() -> No
     rows = np.vstack([honest, liars])
     found = np.linalg.norm(cut(rows) @ rows - honest.mean(axis=0))
     for name in ("far", "near", "ipm", "hidra-0.5"):
-        other = np.vstack([honest, made(CRAFTED[name], honest)])
+        other = np.vstack([honest, made(GRID_ATTACKS[name], honest)])
         assert found > np.linalg.norm(cut(other) @ other - honest.mean(axis=0))

@@ -11,11 +11,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from randeigen.attacks import Clean, GradientMatching, LabelFlipPoison, Subpopulation, Trigger
 from randeigen.attacks.base import Poisoned, PoisoningContext
-from randeigen.attacks.poisons.gradient_matching import GradientMatching
-from randeigen.attacks.poisons.simple import Clean, LabelFlipPoison, Trigger
-from randeigen.attacks.poisons.subpopulation import Subpopulation, k_means
-from randeigen.errors import BadFraction
+from randeigen.attacks.poisons.subpopulation import k_means
+from randeigen.errors import BadParameter
 
 CLASSES = 3
 
@@ -162,13 +161,13 @@ def test_gradient_matching_brings_the_gradients_together() -> None:
         attack = GradientMatching(0.1, ball=64.0, steps=steps)
         moved = attack.brew(asked, asked.surrogate(), asked.victim[0][:30], 1, asked.test[0][0])
 
-        def slope(x: Any) -> Any:
+        def gradient(x: Any) -> Any:
             loss = torch.nn.functional.cross_entropy(
                 asked.surrogate()(x), torch.ones(len(x), dtype=torch.long)
             )
             return torch.cat([g.flatten() for g in torch.autograd.grad(loss, asked.surrogate().parameters())])
 
-        return 1 - float(torch.cosine_similarity(slope(moved), slope(asked.test[0][:1]), 0))
+        return 1 - float(torch.cosine_similarity(gradient(moved), gradient(asked.test[0][:1]), 0))
 
     assert apart(80) < 0.6 * apart(1)
 
@@ -198,7 +197,7 @@ def test_the_same_seed_gives_the_same_poison() -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused(make: Any) -> None:
-    with pytest.raises(BadFraction, match=r"give|there are|have room"):
+    with pytest.raises(BadParameter, match=r"give|there are|have room"):
         make()
 
 

@@ -128,7 +128,7 @@ class TestMeasuring:
         assert rule_study.spelled("krum", cell) == "krum"
         for name in rule_study.PROMISES:
             built(rule_study.spelled(name, cell), 0.1)
-            assert rule_study.told_to(name)
+            assert rule_study.assumption_of(name)
 
     def test_settings_a_rule_refuses_are_counted(self) -> None:
         grid = [*few_cells(), *(c for c in rule_study.cells([0], 30, ["isotropic"]) if c.attack == "none")]

@@ -19,12 +19,12 @@ pytest.importorskip("matplotlib")
 
 from typer.testing import CliRunner, Result
 
-from randeigen.attacks.catalogue import ATTACKS, POISONS
+from randeigen import attacks
+from randeigen.attacks import ATTACKS, POISONS
 from randeigen.cli.app import app
-from randeigen.cli.commands import attacks
 from randeigen.lab import TASKS, FederatedConfig, FederatedRecord, Federation, RoundMetrics
-from randeigen.lab.attack_gallery import shown
-from randeigen.lab.html_page import Part, told_of, write_page
+from randeigen.lab.attack_gallery import trigger_columns
+from randeigen.lab.html_page import Part, summarise, write_page
 
 PNG = b"\x89PNG\r\n\x1a\n"
 QUICK = ("--rounds", "2", "--clients", "10", "--epochs", "1")
@@ -102,7 +102,7 @@ def test_pictures_of_an_earlier_attack_are_not_taken_for_this_ones(tmp_path: Pat
 def test_what_a_stranger_calls_a_rule_is_not_markup(tmp_path: Path) -> None:
     moment = RoundMetrics(1, 0.5, None, 0.8, 0.2, 2, None, 0.1)
     record = FederatedRecord(FederatedConfig(rule="<script>", rounds=1), (moment,), {})
-    write_page(tmp_path / "p.html", "<b>", ["a & b"], [Part("x", told_of([record]), [record])])
+    write_page(tmp_path / "p.html", "<b>", ["a & b"], [Part("x", summarise([record]), [record])])
     page = (tmp_path / "p.html").read_text()
     assert "<script" not in page
     assert "<b>" not in page
@@ -311,8 +311,8 @@ def test_an_unknown_attack_cannot_be_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_what_an_attack_shows_is_what_it_is_measured_on(name: str, titles: list[str]) -> None:
-    lab = Federation.of(FederatedConfig(attack=name, clients=10), None, None, None, None, "cpu")
-    columns = shown(lab)
+    lab = Federation.of(FederatedConfig(attack=name, clients=10))
+    columns = trigger_columns(lab)
     assert [column.title for column in columns] == titles
     if columns:
         asr = lab.success_sets["asr"][0][0, 0].numpy()

@@ -18,8 +18,7 @@ pytest.importorskip("matplotlib")
 import torch
 from typer.testing import CliRunner, Result
 
-from randeigen.attacks.poisons.simple import Trigger
-from randeigen.attacks.poisons.subpopulation import Subpopulation
+from randeigen.attacks import Subpopulation, Trigger
 from randeigen.cli.app import app
 from randeigen.lab.centralized import CentralizedTrainer, auc, projection, train
 from randeigen.lab.config import CentralizedConfig
@@ -202,7 +201,7 @@ def test_pretraining_uses_images_of_its_own_and_starts_well() -> None:
 def test_the_projection_is_of_the_infested_label(shop: PoisonedSetup) -> None:
     seen = projection(shop.model(), shop, 1)
     assert seen.label == 0
-    assert seen.places.shape == seen.poison.shape
+    assert seen.projections.shape == seen.poison.shape
     assert int(seen.poison.sum()) == int(shop.train.poison.sum())
 
 

@@ -18,7 +18,7 @@ EVERY = [*RULES, *COMPOSED]
 def make(
     name: str, f: int | None = F, *, scale: float = 1.0, trusted: int = 0, eps: float | None = None
 ) -> Any:
-    """The rule by its name for rows `scale` times those of `rows_of`: the lengths it is given scale with them."""
+    """The rule by its name for rows `scale` times those of `rows_of`: lengths it is given scale with them."""
     *mixers, last = name.split("+")
     mixers = [mixer.replace("c=3", f"c={_plainly(3 * abs(scale))}") for mixer in mixers]
     known = rule_class(last)

@@ -16,7 +16,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from randeigen.errors import BadRows, MissingExtra, RandEigenError
+from randeigen.errors import BadFile, BadParameter, MissingExtra, RandEigenError
 from randeigen.lab import datasets
 from randeigen.lab.datasets import DataNotFound
 
@@ -50,10 +50,6 @@ class Shelf:
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """Nothing is found but what a test puts here: no data of this machine, an empty cache."""
-    nest = tmp_path / "a" / "cwd"
-    nest.mkdir(parents=True)
-    monkeypatch.chdir(nest)
-    monkeypatch.setattr(datasets, "__file__", str(tmp_path / "site" / "lib" / "randeigen" / "data.py"))
     monkeypatch.delenv("RANDEIGEN_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Shelf(tmp_path / "shelf", monkeypatch)
@@ -119,22 +115,22 @@ def test_fashion_mnist_is_not_mnist(shelf: Shelf) -> None:
 )
 def test_a_malformed_file_is_named_not_believed(shelf: Shelf, content: bytes, complaint: str) -> None:
     path = shelf.put(LABELS, content)
-    with pytest.raises(BadRows, match=complaint) as caught:
+    with pytest.raises(BadFile, match=complaint) as caught:
         datasets._idx(datasets.find(LABELS, shelf.folder), 1)
     assert str(path) in str(caught.value)
 
 
 def test_a_small_archive_cannot_fill_the_memory(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "MOST", 1000)
+    monkeypatch.setattr(datasets, "MAX_UNPACKED_BYTES", 1000)
     shelf.put(LABELS, idx(np.zeros(2000, np.uint8)))
-    with pytest.raises(BadRows, match="more than 1,000 bytes"):
+    with pytest.raises(BadFile, match="more than 1,000 bytes"):
         datasets._idx(datasets.find(LABELS, shelf.folder), 1)
 
 
 def test_images_without_their_labels_are_refused(shelf: Shelf) -> None:
     shelf.put(IMAGES, idx(np.zeros((2, 28, 28), np.uint8)))
     shelf.put(LABELS, idx(np.zeros(3, np.uint8)))
-    with pytest.raises(BadRows, match="2 images and 3 labels"):
+    with pytest.raises(BadFile, match="2 images and 3 labels"):
         datasets.mnist("test", shelf.folder)
 
 
@@ -187,11 +183,9 @@ def test_digits_without_scikit_learn_name_the_extra(monkeypatch: pytest.MonkeyPa
 
 def test_places_are_searched_in_the_order_promised(shelf: Shelf, tmp_path: Path) -> None:
     content = idx(np.zeros(3, np.uint8))
-    given, named, beside = tmp_path / "given", tmp_path / "named", tmp_path / "a" / "shared" / "data"
-    repository, cache = tmp_path / "shared" / "data", tmp_path / "cache" / "randeigen"
+    given, named, cache = tmp_path / "given", tmp_path / "named", tmp_path / "cache" / "randeigen"
     shelf.patch.setenv("RANDEIGEN_DATA", str(named))
-    shelf.patch.setattr(datasets, "__file__", str(tmp_path / "main" / "src" / "randeigen" / "data.py"))
-    order = [given, named, beside, repository, cache]
+    order = [given, named, cache]
     for place in order:
         shelf.put(LABELS, content, folder=place)
     for place in order:
@@ -199,10 +193,18 @@ def test_places_are_searched_in_the_order_promised(shelf: Shelf, tmp_path: Path)
         (place / LABELS).unlink()
 
 
+def test_no_other_folder_is_searched(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put(LABELS, idx(np.zeros(3, np.uint8)), folder=tmp_path / "shared" / "data")
+    (tmp_path / "checkout").mkdir()
+    shelf.patch.chdir(tmp_path / "checkout")
+    with pytest.raises(DataNotFound):
+        datasets.find(LABELS)
+
+
 def test_a_wrong_sum_names_the_file_wherever_it_lies(shelf: Shelf) -> None:
     path = shelf.put(LABELS, idx(np.zeros(3, np.uint8)))
     shelf.publish(LABELS, b"something else")
-    with pytest.raises(BadRows, match="is not the published") as caught:
+    with pytest.raises(BadFile, match="is not the published") as caught:
         datasets.find(LABELS, shelf.folder)
     assert str(path) in str(caught.value)
 
@@ -213,7 +215,7 @@ def test_a_file_that_changed_after_it_was_checked_is_checked_again(shelf: Shelf)
     stat = path.stat()
     path.write_bytes(path.read_bytes()[::-1])
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    with pytest.raises(BadRows, match="is not the published"):
+    with pytest.raises(BadFile, match="is not the published"):
         datasets.find(LABELS, shelf.folder)
 
 
@@ -228,7 +230,7 @@ def test_a_file_that_changed_after_it_was_checked_is_checked_again(shelf: Shelf)
     ],
 )
 def test_asking_for_what_does_not_exist_says_what_does(call, complaint) -> None:
-    with pytest.raises(DataNotFound, match=complaint):
+    with pytest.raises(BadParameter, match=complaint):
         call()
 
 
@@ -261,8 +263,8 @@ def test_a_wrong_download_leaves_nothing_behind(
 
 
 def test_an_endless_download_ends(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "MOST", 1000)
-    monkeypatch.setattr(datasets, "CHUNK", 100)
+    monkeypatch.setattr(datasets, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(datasets, "DOWNLOAD_CHUNK_BYTES", 100)
     serve(monkeypatch, bytes(100_000))
     seen: list[int] = []
     with pytest.raises(DataNotFound):

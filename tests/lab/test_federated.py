@@ -17,7 +17,7 @@ pytest.importorskip("sklearn")
 import torch
 from torch import nn
 
-from randeigen.errors import BadFraction, BadRows
+from randeigen.errors import BadFile, BadModel, BadParameter
 from randeigen.lab import (
     TASKS,
     Adam,
@@ -52,8 +52,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def lab(spec: FederatedConfig = QUICK, **values: Any) -> Federation:
-    given = {"task": None, "attack": None, "rule": None, "server": None, "device": "cpu", **values}
-    return Federation.of(spec, **given)
+    return Federation.of(spec, **values)
 
 
 def without_times(record: FederatedRecord) -> Any:
@@ -80,14 +79,14 @@ class TestModels:
         leaves = [piece.clone().requires_grad_() for piece in stack.split(rows)]
         assert stack.known
         found = stack.logits(leaves, images)
-        slopes = torch.autograd.grad(found.square().sum(), leaves)
+        grads = torch.autograd.grad(found.square().sum(), leaves)
         for client in range(3):
             torch.nn.utils.vector_to_parameters(rows[client], stack.model.parameters())
             alone = stack.model(images[client])
             torch.testing.assert_close(found[client], alone, rtol=1e-4, atol=1e-5)
             own = torch.autograd.grad(alone.square().sum(), list(stack.model.parameters()))
-            for slope, expected in zip(slopes, own, strict=True):
-                torch.testing.assert_close(slope[client], expected, rtol=1e-3, atol=1e-4)
+            for grad, expected in zip(grads, own, strict=True):
+                torch.testing.assert_close(grad[client], expected, rtol=1e-3, atol=1e-4)
 
     def test_layers_nobody_thought_of_train_too(self) -> None:
         stack = StackedModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 10)))
@@ -96,7 +95,7 @@ class TestModels:
         assert logits.shape == (2, 5, 10)
 
     def test_a_model_with_running_statistics_is_refused(self) -> None:
-        with pytest.raises(BadRows, match="buffers"):
+        with pytest.raises(BadModel, match="buffers"):
             StackedModel(nn.Sequential(nn.BatchNorm2d(1)))
 
 
@@ -104,7 +103,7 @@ class TestPartitions:
     labels = np.repeat(np.arange(10), 60)
 
     def every(self, held: Any) -> list[int]:
-        return sorted(np.concatenate([p[:s] for p, s in zip(held.places, held.sizes, strict=True)]).tolist())
+        return sorted(np.concatenate([p[:s] for p, s in zip(held.indices, held.sizes, strict=True)]).tolist())
 
     def test_iid_deals_every_image_once_and_evenly(self) -> None:
         held = iid(self.labels, 20, np.random.default_rng(0))
@@ -125,7 +124,7 @@ class TestPartitions:
         assert classes(0.1) < 5 < 9 < classes(100.0)
 
     def test_more_clients_than_images_are_refused(self) -> None:
-        with pytest.raises(BadFraction, match="601 clients cannot share 600 images"):
+        with pytest.raises(BadParameter, match="601 clients cannot share 600 images"):
             iid(self.labels, 601, np.random.default_rng(0))
 
 
@@ -134,7 +133,7 @@ class TestClients:
 
     def task(self) -> tuple[StackedModel, Data, Any]:
         task = TASKS["digits"]()
-        images = torch.from_numpy(np.asarray(task.normal(task.train[0][:60]), dtype=np.float32))
+        images = torch.from_numpy(np.asarray(task.normalise(task.train[0][:60]), dtype=np.float32))
         edges = np.cumsum((0, *self.sizes))
         held = shares([np.arange(a, b) for a, b in pairwise(edges)])
         return StackedModel(small_convnet()), Data(images, torch.from_numpy(task.train[1][:60])), held
@@ -142,31 +141,34 @@ class TestClients:
     def test_each_sees_its_own_images_once_an_epoch(self) -> None:
         _, _, held = self.task()
         order = np.argsort(-held.sizes, kind="stable")
-        keys = np.random.default_rng(0).random((3, *held.places.shape), dtype=np.float32)
+        keys = np.random.default_rng(0).random((3, *held.indices.shape), dtype=np.float32)
         plan = schedule(held.of(order), keys, LocalTraining(epochs=3, batch=5), torch.device("cpu"))
         for place, client in enumerate(order):
             steps = -(-self.sizes[client] // 5)
-            mine = set(held.places[client, : self.sizes[client]])
+            mine = set(held.indices[client, : self.sizes[client]])
             for epoch in range(3):
                 span = slice(epoch * steps, (epoch + 1) * steps)
-                real = plan.parts[span, place] > 0
-                seen = plan.places[span, place][real].tolist()
+                real = plan.loss_weights[span, place] > 0
+                seen = plan.indices[span, place][real].tolist()
                 assert sorted(seen) == sorted(mine)
-                torch.testing.assert_close(plan.parts[span, place].sum(1), torch.ones(steps))
+                torch.testing.assert_close(plan.loss_weights[span, place].sum(1), torch.ones(steps))
             assert sum(active > place for active in plan.active) == 3 * steps, "and no step more"
 
     def test_together_they_get_where_each_gets_alone(self) -> None:
         stack, found, held = self.task()
-        recipe, start = LocalTraining(3, 5, 0.1, momentum=0.9, decay=1e-3, drops=(0.4,)), stack.flat()
-        together = train(stack, cross_entropy, found, held, start, recipe, np.random.default_rng(3))
-        keys = np.random.default_rng(3).random((3, *held.places.shape), dtype=np.float32)
+        training, start = (
+            LocalTraining(3, 5, 0.1, momentum=0.9, weight_decay=1e-3, lr_milestones=(0.4,)),
+            stack.flat(),
+        )
+        together = train(stack, cross_entropy, found, held, start, training, np.random.default_rng(3))
+        keys = np.random.default_rng(3).random((3, *held.indices.shape), dtype=np.float32)
         for client, size in enumerate(self.sizes):
             model = small_convnet()
             torch.nn.utils.vector_to_parameters(start.clone(), model.parameters())
-            sgd = torch.optim.SGD(model.parameters(), recipe.rate, momentum=0.9, weight_decay=1e-3)
+            sgd = torch.optim.SGD(model.parameters(), training.lr, momentum=0.9, weight_decay=1e-3)
             for epoch in range(3):
-                sgd.param_groups[0]["lr"] = recipe.rate * (0.1 if epoch >= 0.4 * 3 else 1)
-                order = held.places[client][np.argsort(keys[epoch, client, :size], kind="stable")]
+                sgd.param_groups[0]["lr"] = training.lr * (0.1 if epoch >= 0.4 * 3 else 1)
+                order = held.indices[client][np.argsort(keys[epoch, client, :size], kind="stable")]
                 for batch in np.split(order, range(5, size, 5)):
                     sgd.zero_grad()
                     cross_entropy(model(found.images[batch]), found.labels[batch]).mean().backward()
@@ -198,8 +200,8 @@ class TestRounds:
     def test_the_mean_of_all_updates_is_the_step(self) -> None:
         seen: list[RoundSnapshot] = []
         place = lab(FederatedConfig(clients=10, rounds=1, epochs=1, rule="mean"))
-        weights, _, moment = place.round(1, place.scene.first, {}, seen.append)
-        torch.testing.assert_close(weights, place.scene.first - seen[0].rows.mean(0))
+        weights, _, moment = place.round(1, place.info.initial_weights, {}, seen.append)
+        torch.testing.assert_close(weights, place.info.initial_weights - seen[0].rows.mean(0))
         assert moment.weight_honest == pytest.approx(1)
         assert moment.liars == 0
 
@@ -235,32 +237,34 @@ class TestRounds:
     def test_a_broken_checkpoint_is_told(self, tmp_path: Path) -> None:
         path = tmp_path / "run.npz"
         path.write_bytes(b"half a file")
-        with pytest.raises(BadRows, match="delete it"):
+        with pytest.raises(BadFile, match="delete it"):
             run(FederatedConfig(clients=10, rounds=1, epochs=1), checkpoint=path)
 
     def test_liars_are_the_first_clients_or_drawn_anew(self) -> None:
         fixed = lab(FederatedConfig(clients=10, eps=0.25, attack="zero"))
-        assert all(set(fixed.who(t)[0][:2]) == {0, 1} and fixed.who(t)[1] == 2 for t in range(1, 6))
+        assert all(
+            set(fixed.participants(t)[0][:2]) == {0, 1} and fixed.participants(t)[1] == 2 for t in range(1, 6)
+        )
         drawn = lab(FederatedConfig(clients=10, eps=0.25, attack="zero", redraw=True))
-        assert len({tuple(sorted(drawn.who(t)[0][:2])) for t in range(1, 9)}) > 1
+        assert len({tuple(sorted(drawn.participants(t)[0][:2])) for t in range(1, 9)}) > 1
 
     def test_sampling_takes_some_clients_and_calm_rounds_have_no_liars(self) -> None:
         some = lab(FederatedConfig(clients=10, sample=0.5, attack="zero", calm=3))
-        assert all(len(set(some.who(t)[0])) == 5 for t in range(1, 6))
-        assert [some.who(t)[1] for t in (1, 2, 3)] == [0, 0, 0]
-        assert max(some.who(t)[1] for t in range(4, 12)) > 0
+        assert all(len(set(some.participants(t)[0])) == 5 for t in range(1, 6))
+        assert [some.participants(t)[1] for t in (1, 2, 3)] == [0, 0, 0]
+        assert max(some.participants(t)[1] for t in range(4, 12)) > 0
 
     def test_nobody_lying_leaves_the_rows_bit_identical(self) -> None:
         calm, none = (
             lab(FederatedConfig(clients=10, epochs=1, eps=0.0, attack="hidra")),
             lab(FederatedConfig(clients=10, epochs=1)),
         )
-        rows = [place.rows(1, place.scene.first, *place.who(1)) for place in (calm, none)]
+        rows = [place.rows(1, place.info.initial_weights, *place.participants(1)) for place in (calm, none)]
         assert torch.equal(*rows)
 
     def test_a_ruined_model_is_told_not_raised(self) -> None:
         place = lab(FederatedConfig(clients=10, epochs=1, rule="mean", rounds=1))
-        ruined = torch.full_like(place.scene.first, torch.nan)
+        ruined = torch.full_like(place.info.initial_weights, torch.nan)
         _, _, moment = place.round(1, ruined, {})
         assert moment.weight_corrupt is None
         assert "not finite" in moment.note
@@ -292,9 +296,9 @@ class TestTasks:
 
     def test_data_that_cannot_be_learnt_from_is_refused(self) -> None:
         images, labels = np.zeros((3, 1, 2, 2), np.float32), np.array([0, 1, 2])
-        with pytest.raises(BadRows, match=r"give \(N, channels"):
+        with pytest.raises(BadParameter, match=r"give \(N, channels"):
             Task("bad", (images[:, 0], labels), (images, labels), small_convnet)
-        with pytest.raises(BadRows, match="from 0 to 1"):
+        with pytest.raises(BadParameter, match="from 0 to 1"):
             Task("bad", (images, labels), (images, labels), small_convnet, classes=2)
 
     @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "mnist-dba", "fashion-mnist-dba"])
@@ -305,7 +309,7 @@ class TestTasks:
             pytest.skip("the data is not here")
         assert task.train[0].shape == (60_000, 1, 28, 28)
         assert task.test[0].max() == 1
-        assert len(task.marked()[1]) == 10
+        assert len(task.target_images()[1]) == 10
 
 
 @pytest.mark.parametrize(
@@ -320,13 +324,13 @@ class TestTasks:
     ],
 )
 def test_what_cannot_be_run_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadFraction, match=said):
+    with pytest.raises(BadParameter, match=said):
         FederatedConfig(**wrong)
 
 
 @pytest.mark.parametrize("what", ["task", "attack", "rule", "server"])
 def test_unknown_names_are_told_with_the_known(what: str) -> None:
-    with pytest.raises(BadFraction, match=f"there is no {what} 'nope'; known are"):
+    with pytest.raises(BadParameter, match=f"there is no {what} 'nope'.*Known are: "):
         run(FederatedConfig(**{what: "nope"}))  # type: ignore[arg-type]
 
 

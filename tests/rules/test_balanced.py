@@ -16,6 +16,7 @@ import pytest
 import randeigen
 from randeigen import attacks
 from randeigen.errors import BadParameter
+from randeigen.lab.study_grid import GRID_ATTACKS
 from randeigen.rules import Balanced, RandEigen
 from randeigen.rules.balanced import least_share, nearest_to_all, off_by, without
 from randeigen.types import Stop
@@ -255,7 +256,7 @@ class TestTheSearch:
         assert found[1] >= found[0]
         mean, rng = self.honest.mean(axis=0), np.random.default_rng(0)
         for name in ("far", "alie", "ipm", "mimic", "sign-flip"):
-            rows = np.vstack([self.honest, attacks.CRAFTED[name](self.honest, 8, rng)])
+            rows = np.vstack([self.honest, GRID_ATTACKS[name](self.honest, 8, rng)])
             assert found[1] > np.linalg.norm(RandEigen(f=8)(rows) - mean)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])

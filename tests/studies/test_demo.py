@@ -49,7 +49,7 @@ def test_it_ends_with_a_table_of_rules_and_attacks_and_says_where_the_page_is(sh
     for attack in demo.ATTACKS:
         for rule in demo.RULES:
             assert re.search(rf"^ ?{attack} +{rule} +\d+\.\d%", end, re.M), (attack, rule)
-    assert all(title in end for title in ("accuracy", "success", "liars", "certificate"))
+    assert all(title in end for title in ("accuracy", "success", "Byzantine", "certificate"))
     assert max(len(line.rstrip()) for line in end.split("Look at")[0].splitlines()[1:]) <= 80
     assert f"Look at {shown.folder}/report.html" in end
 

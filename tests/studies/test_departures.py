@@ -15,9 +15,8 @@ import pytest
 import randeigen
 import studies.departures
 from randeigen import RandEigen, rules
-from randeigen.attacks import CRAFTED
 from randeigen.lab.clouds import CLOUDS
-from randeigen.lab.study_grid import FRACTIONS, ROWS, Setting, setting
+from randeigen.lab.study_grid import FRACTIONS, GRID_ATTACKS, ROWS, Setting, setting
 from randeigen.types import Array, Stop, Verdict
 from studies.departures import Summary, WeightsRecord, adapted, judge, on_table, settings
 from studies.documents import redrawn
@@ -75,13 +74,13 @@ class TestTheDefault:
 
     def test_it_is_the_soft_filter_with_nothing_exchanged(self, cells: list[Setting]) -> None:
         for cell in few(cells):
-            ours = default(cell.rows, cell.eps, cell.coins()).weights
-            same = on_table(lambda eps: SoftFilter().weigh)(cell.rows, cell.eps, cell.coins()).weights
+            ours = default(cell.rows, cell.eps, cell.rng()).weights
+            same = on_table(lambda eps: SoftFilter().weigh)(cell.rows, cell.eps, cell.rng()).weights
             np.testing.assert_allclose(same, ours, atol=1e-9)
 
     def test_the_front_door_gives_the_same_weights(self, cells: list[Setting]) -> None:
         for cell in few(cells):
-            ours = default(cell.rows, cell.eps, cell.coins()).weights
+            ours = default(cell.rows, cell.eps, cell.rng()).weights
             door = randeigen.aggregate(cell.rows, eps=cell.eps, geometry="gram").weights
             np.testing.assert_allclose(door, ours, atol=1e-6)
 
@@ -103,7 +102,7 @@ def test_clouds_are_n_finite_rows_and_repeat_with_their_coins(cloud: str) -> Non
 
 
 def test_a_setting_puts_the_honest_mean_at_0_and_the_liars_last() -> None:
-    cell = setting("isotropic", 0.2, "far", CRAFTED["far"], 0)
+    cell = setting("isotropic", 0.2, "far", GRID_ATTACKS["far"], 0)
     assert (cell.h, cell.f, len(cell.rows)) == (80, 20, 100)
     np.testing.assert_allclose(cell.rows[:80].mean(axis=0), 0, atol=1e-12)
     lengths = np.linalg.norm(cell.rows, axis=1)
@@ -113,7 +112,7 @@ def test_a_setting_puts_the_honest_mean_at_0_and_the_liars_last() -> None:
 
 
 def test_the_record_of_a_plain_mean_is_what_it_is_by_hand() -> None:
-    cell = setting("decaying", 0.1, "near", CRAFTED["near"], 0)
+    cell = setting("decaying", 0.1, "near", GRID_ATTACKS["near"], 0)
     record = judge(plain, cell)
     spread = math.sqrt(np.linalg.norm(np.cov(cell.rows[:90].T, bias=True), 2))
     by_hand = float(np.linalg.norm(cell.rows.mean(axis=0))) / spread
@@ -122,7 +121,7 @@ def test_the_record_of_a_plain_mean_is_what_it_is_by_hand() -> None:
     assert record.certified == pytest.approx(by_hand)  # all weights are equal, so the two means are the same
     assert record.bias <= record.certificate
     assert record.kept == pytest.approx(100)
-    assert record.liars == pytest.approx(0.1)
+    assert record.byzantine_weight == pytest.approx(0.1)
     whole = math.sqrt(10 / 90 * np.linalg.norm(np.cov(cell.rows.T, bias=True), 2)) / spread
     assert record.certificate == pytest.approx(whole)
 
@@ -130,12 +129,12 @@ def test_the_record_of_a_plain_mean_is_what_it_is_by_hand() -> None:
 def test_without_attack_the_plain_mean_is_exact() -> None:
     record = judge(plain, setting("flat", 0.05, "none", None, 0))
     assert record.bias < 1e-9
-    assert record.liars == 0
+    assert record.byzantine_weight == 0
     assert not record.violated
 
 
 def test_a_broken_certificate_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = setting("flat", 0.2, "far", CRAFTED["far"], 0)
+    cell = setting("flat", 0.2, "far", GRID_ATTACKS["far"], 0)
     assert not judge(plain, cell).violated
     monkeypatch.setattr(studies.departures, "certificate", lambda table, w, f: 0.1)
     assert judge(plain, cell).violated
@@ -160,16 +159,16 @@ def test_a_record_that_is_not_a_number_is_the_worst(records: list[WeightsRecord]
 
 
 def test_coins_are_the_cells_own() -> None:
-    one = setting("flat", 0.2, "far", CRAFTED["far"], 0)
-    assert one.coins().random() == one.coins().random()
-    assert one.coins().random() != replace(one, seed=1).coins().random()
-    assert one.coins().random() != replace(one, attack="near").coins().random()
+    one = setting("flat", 0.2, "far", GRID_ATTACKS["far"], 0)
+    assert one.rng().random() == one.rng().random()
+    assert one.rng().random() != replace(one, seed=1).rng().random()
+    assert one.rng().random() != replace(one, attack="near").rng().random()
 
 
 def test_the_attacker_who_searches_hurts_more_than_the_ones_who_do_not() -> None:
     attacker = adapted(default, 0.2, np.random.default_rng(0))
     searched = judge(default, setting("flat", 0.2, "hidden", attacker, 0))
-    fixed = judge(default, setting("flat", 0.2, "far", CRAFTED["far"], 0))
+    fixed = judge(default, setting("flat", 0.2, "far", GRID_ATTACKS["far"], 0))
     assert searched.relative_bias > fixed.relative_bias
     assert not searched.violated
 

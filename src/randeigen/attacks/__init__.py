@@ -1,56 +1,119 @@
-"""The adversaries: each turns the honest rows it has seen into corrupt ones."""
+"""Byzantine clients and poisoners: every attack of the laboratory, and the registry of their names.
 
-from randeigen.attacks.directions import Attack
+    attack = randeigen.attacks.build("mra:boost=5")     # for a federation; None for "none"
+    poison = randeigen.attacks.build_poison("trigger")  # for a training set
+
+Whatever a module of `updates/`, `clients/` or `poisons/` declares is in the registry: a new attack is one
+class with `@declare(...)` in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+from typing import Any
+
+from randeigen import registry
+from randeigen.attacks import clients, poisons, updates
+from randeigen.attacks.base import DECLARED, AttackInfo, Kind, RowsAttack, RowsFunction, declare
+from randeigen.attacks.clients.dba import DBA
+from randeigen.attacks.clients.dfba import DFBA
+from randeigen.attacks.clients.label_flip import LabelFlip
+from randeigen.attacks.clients.model_replacement import MRA
+from randeigen.attacks.clients.mpa import MPA
+from randeigen.attacks.poisons.gradient_matching import GradientMatching
+from randeigen.attacks.poisons.simple import Clean, LabelFlipPoison, Trigger
+from randeigen.attacks.poisons.subpopulation import Subpopulation
 from randeigen.attacks.updates.adaptive import AdaptiveAttack
 from randeigen.attacks.updates.coordinatewise import ALIE, TrimmedMeanAttack
 from randeigen.attacks.updates.distance import KrumAttack, MinMax, MinSum
-from randeigen.attacks.updates.hidra import HIDRA, SHIPPED_HIDRA, AntiDnC
-from randeigen.attacks.updates.search import Found, Search, search
+from randeigen.attacks.updates.hidra import HIDRA, AntiDnC, ChunkedHIDRA
+from randeigen.attacks.updates.search import Search, SearchResult, search
 from randeigen.attacks.updates.simple import IPM, Far, Mimic, Noise, Orthogonal, SignFlip, SqrtD, ZeroUpdate
 
 __all__ = [
     "ALIE",
-    "CRAFTED",
+    "ATTACKS",
+    "DBA",
+    "DFBA",
     "HIDRA",
     "IPM",
+    "MPA",
+    "MRA",
+    "POISONS",
+    "REGISTRY",
     "AdaptiveAttack",
     "AntiDnC",
-    "Attack",
+    "AttackInfo",
+    "ChunkedHIDRA",
+    "Clean",
     "Far",
-    "Found",
+    "GradientMatching",
     "KrumAttack",
+    "LabelFlip",
+    "LabelFlipPoison",
     "Mimic",
     "MinMax",
     "MinSum",
     "Noise",
     "Orthogonal",
+    "RowsAttack",
+    "RowsFunction",
     "Search",
+    "SearchResult",
     "SignFlip",
     "SqrtD",
+    "Subpopulation",
+    "Trigger",
     "TrimmedMeanAttack",
     "ZeroUpdate",
+    "build",
+    "build_poison",
+    "declare",
+    "info_of",
     "search",
 ]
 
-CRAFTED: dict[str, Attack] = {
-    "zero": ZeroUpdate(),
-    "sign-flip": SignFlip(),
-    "sign-flip-10": SignFlip(10.0),
-    "noise": Noise(),
-    "far": Far(),
-    "near": Far(3.0),
-    "orthogonal": Orthogonal(),
-    "sqrt-d": SqrtD(),
-    "alie": ALIE(),
-    "alie-1.5": ALIE(1.5),
-    "ipm": IPM(),
-    "ipm-10": IPM(10.0),
-    "min-max": MinMax(),
-    "min-sum": MinSum(),
-    "hidra": HIDRA(),
-    "hidra-0.5": HIDRA(SHIPPED_HIDRA),
-    "trimmed-mean": TrimmedMeanAttack(),
-    "krum": KrumAttack(),
-    "anti-dnc": AntiDnC(),
-    "mimic": Mimic(),
-}  # Hidden and Search are not here: they must be told which rule they attack
+for _package in (clients, poisons, updates):  # importing a module runs its declarations
+    for _module in iter_modules(_package.__path__, f"{_package.__name__}."):
+        import_module(_module.name)
+
+_KINDS, _GOALS = ("client", "update", "data"), ("backdoor", "targeted", "untargeted")
+REGISTRY: tuple[AttackInfo, ...] = tuple(
+    sorted(DECLARED, key=lambda info: (_KINDS.index(info.kind), _GOALS.index(info.goal), info.name))
+)
+
+
+def _of(*kinds: Kind) -> Mapping[str, AttackInfo]:
+    return MappingProxyType({info.name: info for info in REGISTRY if info.kind in kinds})
+
+
+ATTACKS = _of("client", "update")  # on federations: `randeigen simulate`
+POISONS = _of("data")  # on training sets: `randeigen train`
+
+
+def build(text: str) -> Any:
+    """The attack on a federation that `name` or `name:key=value,key=value` asks for; None for "none"."""
+    return _build(text, ATTACKS, lambda: None)
+
+
+def build_poison(text: str) -> Any:
+    """The poison that `name` or `name:key=value,key=value` asks for; "none" leaves the data as it is."""
+    return _build(text, POISONS, Clean)
+
+
+def info_of(text: str) -> AttackInfo | None:
+    """What is known of the attack on a federation with this name, parameters or not; None if it has none."""
+    name = text.partition(":")[0]
+    return ATTACKS.get(_aliases(ATTACKS).get(name, name))
+
+
+def _build(text: str, known: Mapping[str, AttackInfo], none: Any) -> Any:
+    makers = {"none": none, **{name: info.make for name, info in known.items()}}
+    return registry.parse(text, makers, "attack", aliases=_aliases(known))
+
+
+def _aliases(known: Mapping[str, AttackInfo]) -> dict[str, str]:
+    return {alias: info.name for info in known.values() for alias in info.aliases}

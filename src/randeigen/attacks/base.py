@@ -1,120 +1,173 @@
-"""What attacks are: on updates, inside clients, on training data; and what each may look at."""
+"""The three kinds of attack, what each of them may look at, and how an attack is declared.
+
+- An *update attack* replaces the updates of the Byzantine clients: `craft(view, rng)`. It is shown the
+  fields of `AttackerView` that it lists in `sees`, and nothing else.
+- A *client attack* trains inside the Byzantine clients, with their data: `updates(clients)`.
+- A *data poison* changes a training set before a model is trained on it: `poison(context)`.
+
+An attack declares itself with `@declare(...)` in a module of `updates/`, `clients/` or `poisons/`;
+`randeigen.attacks` finds it there, and every command lists it and takes its name.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 from numpy.random import Generator
 
-from randeigen.attacks.directions import Attack
-from randeigen.attacks.updates.search import Search
-from randeigen.types import Progress, Weights
+from randeigen.types import Array, Progress, Weights
 
 if TYPE_CHECKING:
     from randeigen.lab.config import LocalTraining
 
+Tensor: TypeAlias = Any  # a torch.Tensor: attacks and laboratory are importable without torch
+RowsFunction: TypeAlias = Callable[[Array, int, Generator], Array]  # (h, d) honest rows, m, rng: (m, d) rows
+# One training step of Byzantine clients: images (clients, batch, ...), labels (clients, batch) and the
+# clients' indices (clients,), to the images and labels that they train on instead.
+BatchPoison: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+# Images and the labels that the attacker wants for them, by the name of the success rate.
+SuccessSets: TypeAlias = dict[str, tuple[Tensor, Tensor]]
 
-Tensor: TypeAlias = Any  # torch.Tensor
+Kind: TypeAlias = Literal["update", "client", "data"]
+Goal: TypeAlias = Literal["backdoor", "targeted", "untargeted"]
+ALL_UPDATES, OWN_UPDATES = "all honest updates", "own honest updates"
+ALL_UPDATES_AND_RULE = "all honest updates and the rule"
+OWN_DATA, MODEL_ALONE = "own data", "the model alone"
+SIMILAR_DATA, CHANGED_DATA = "images like the victim's, the kind of model", "the images it changes"
+
+
+@dataclass(frozen=True)
+class AttackInfo:
+    """What is known of an attack without running it, and how to make it."""
+
+    name: str
+    kind: Kind
+    goal: Goal
+    knows: str  # what the attacker has access to
+    does: str
+    paper: str
+    make: Callable[..., Any]  # takes the attack's parameters as keywords
+    aliases: tuple[str, ...] = ()  # earlier names, which records and scripts may still use
+
+
+DECLARED: list[AttackInfo] = []
+Maker = TypeVar("Maker", bound=Callable[..., Any])
+
+
+def declare(
+    name: str,
+    kind: Kind,
+    goal: Goal,
+    *,
+    knows: str,
+    does: str,
+    paper: str,
+    aliases: tuple[str, ...] = (),
+    **preset: Any,
+) -> Callable[[Maker], Maker]:
+    """A decorator that adds an attack's class, or a function that makes the attack, to the registry.
+
+    What is `preset` is no parameter of the name: `declare("hidra-partial", ..., partial=True)`.
+    """
+
+    def add(make: Maker) -> Maker:
+        maker = partial(make, **preset) if preset else make
+        DECLARED.append(AttackInfo(name, kind, goal, knows, does, paper, maker, aliases))
+        return make
+
+    return add
 
 
 @dataclass(frozen=True, eq=False)
 class AttackerView:
-    """One round as a perfect spy would see it: u_i = w - w_i for everyone, before anybody lied."""
+    """What an omniscient attacker may use in one round, before any update is replaced: u_i = w - w_i."""
 
-    m: int  # malicious clients
+    m: int  # Byzantine clients
     n: int  # clients in all
-    honest: Tensor = None  # (n - m, d) what honest clients send
-    own: Tensor = None  # (m, d) what the malicious ones would have sent
-    weights: Tensor = None  # (d,) the global model sent out
+    honest: Tensor = None  # (n - m, d) the honest clients' updates
+    own: Tensor = None  # (m, d) what the Byzantine clients would have sent, had they trained honestly
+    weights: Tensor = None  # (d,) the global model
     sizes: tuple[int, ...] = ()  # of the model's tensors, in order
-    sigma: float = math.nan  # the variance a thresholding defence takes for honest
-    weigh: Callable[[Tensor], Weights] | None = None  # the server's rule with other coins: rows to weights
+    sigma: float = math.nan  # the variance that a thresholding defence assumes of honest updates
+    weigh: Callable[[Tensor], Weights] | None = None  # the server's rule under another seed: rows to weights
 
     @property
     def eps(self) -> float:
-        """The fraction that lies."""
+        """The Byzantine fraction."""
         return self.m / self.n
 
     def only(self, sees: tuple[str, ...]) -> AttackerView:
-        """The same with everything else hidden; the model and its form are public."""
+        """The same with everything else hidden. The model and its tensors' sizes are public."""
         hidden = {"honest", "own", "sigma", "weigh"} - set(sees)
         blank: dict[str, Any] = {"honest": None, "own": None, "sigma": math.nan, "weigh": None}
         return replace(self, **{name: blank[name] for name in hidden})
 
 
 class UpdateAttack(Protocol):
-    """An attack on one round, all of which it may have seen."""
+    """Replaces the Byzantine clients' updates of one round."""
 
     @property
     def sees(self) -> tuple[str, ...]:
-        """The fields of `Sight` it looks at."""
+        """The fields of `AttackerView` that it is shown."""
 
-    def craft(self, sight: AttackerView, rng: Generator) -> Tensor:
-        """(m, d) what the malicious clients send instead."""
-
-
-@dataclass(frozen=True)
-class RowsAttack:
-    """An attack on rows alone, brought into the laboratory."""
-
-    attack: Attack
-    knows: str = "honest"  # or "own": then its own clients' rows are all the honest rows it has seen
-
-    @property
-    def sees(self) -> tuple[str, ...]:
-        """Honest rows, everyone's or its own."""
-        return (self.knows,)
-
-    def craft(self, sight: AttackerView, rng: Generator) -> Tensor:
-        """(m, d) corrupt rows."""
-        seen = getattr(sight, self.knows)
-        rows = self.attack(seen.cpu().numpy(), sight.m, rng)
-        return seen.new_tensor(rows)
+    def craft(self, view: AttackerView, rng: Generator) -> Tensor:
+        """(m, d) what the Byzantine clients send."""
 
 
-@dataclass(frozen=True)
-class Searching:
-    """The same by CMA-ES in every round: at most `budget` runs of the server's rule."""
+class RowsAttack(ABC):
+    """An update attack that is a function of rows: also usable on any array, without a federation."""
 
-    budget: int = 200
-    sees = ("honest", "weigh")
+    sees: ClassVar[tuple[str, ...]] = ("honest",)
 
-    def craft(self, sight: AttackerView, rng: Generator) -> Tensor:
-        """(m, d) corrupt rows."""
-        assert sight.weigh is not None
-        return RowsAttack(Search(sight.weigh, self.budget)).craft(sight, rng)
+    @abstractmethod
+    def __call__(self, honest: Array, m: int, rng: Generator) -> Array:
+        """(m, d) Byzantine rows in the dtype of the (h, d) honest ones."""
 
+    def informed(self, view: AttackerView) -> RowsAttack:
+        """The attack with what else it needs of this round."""
+        return self
 
-SuccessSets: TypeAlias = dict[
-    str, tuple[Tensor, Tensor]
-]  # images, and the labels the attacker wants for them
-# Images (clients, batch, ...), labels (clients, batch) and the clients' numbers (clients,), for one step
-Poison: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    def craft(self, view: AttackerView, rng: Generator) -> Tensor:
+        """(m, d) Byzantine rows; an attack that sees only its own clients takes their rows for the honest."""
+        rows = view.honest if "honest" in self.sees else view.own
+        return rows.new_tensor(self.informed(view)(rows.cpu().numpy(), view.m, rng))
 
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo:
-    """What everybody knows: the model's form, the first weights sent out, what pixels can be."""
+    """What everybody knows: the architecture, the weights of the first round, the range of pixels."""
 
     model: Any  # nn.Module: its layers, not its weights
     split: Callable[[Tensor], list[Tensor]]  # (k, d) weights to one view per parameter
-    first: Tensor  # (d,) the weights of the first round
+    initial_weights: Tensor  # (d,)
     low: float  # a black pixel as the model sees it
     high: float  # a white one
     classes: int
-    marked: tuple[Tensor, Tensor]  # images MPA wants misread, and as what
+    target_images: tuple[Tensor, Tensor]  # the images that MPA wants misread, and their wrong labels
 
 
 class MaliciousClients(Protocol):
-    """What m malicious clients have to work with in one round."""
+    """What the m Byzantine clients of a round can use: their own images, and the global model."""
 
-    scene: ModelInfo
+    info: ModelInfo
     m: int
-    weights: Tensor  # (d,) the global model they were sent
-    recipe: LocalTraining  # the honest one
+    weights: Tensor  # (d,) the global model
+    training: LocalTraining  # that of the honest clients
     rng: Generator
 
     def batches(self, batch: int) -> int:
@@ -122,55 +175,48 @@ class MaliciousClients(Protocol):
 
     def train(
         self,
-        recipe: LocalTraining,
+        training: LocalTraining,
         *,
         start: Tensor | None = None,
-        poison: Poison | None = None,
-        pull: tuple[Tensor, float] | None = None,
+        poison: BatchPoison | None = None,
+        proximal: tuple[Tensor, float] | None = None,
     ) -> Tensor:
-        """(m, d) their models, trained on their own images; `pull` (anchor, rho) adds rho·|θ-anchor|²."""
+        """(m, d) their models, trained on their own images.
+
+        `proximal` is (anchor, rho), and adds rho·|θ - anchor|² to the loss.
+        """
 
     def fit(
-        self, images: Tensor, labels: Tensor, recipe: LocalTraining, start: Tensor | None = None
+        self, images: Tensor, labels: Tensor, training: LocalTraining, start: Tensor | None = None
     ) -> Tensor:
         """(m, d) their models after training on these images instead."""
 
 
 @runtime_checkable
 class ClientAttack(Protocol):
-    """See the head of this file."""
+    """Trains inside the Byzantine clients."""
 
-    def updates(self, site: MaliciousClients) -> Tensor:
-        """(m, d) what the m malicious clients send: w - w_i."""
+    def updates(self, clients: MaliciousClients) -> Tensor:
+        """(m, d) what the m Byzantine clients send: w - w_i."""
 
-    def success_sets(self, scene: ModelInfo, images: Tensor, labels: Tensor) -> SuccessSets:
-        """What success is measured on."""
-
-
-def trigger_success_set(images: Tensor, labels: Tensor, target: int) -> SuccessSets:
-    """Images that are not of the target class, all wanted to be."""
-    others = labels != target
-    return {"asr": _all_wanted(images[others], target, labels[others])}
-
-
-def _all_wanted(images: Tensor, target: int, labels: Tensor) -> tuple[Tensor, Tensor]:
-    return images, labels * 0 + target
+    def success_sets(self, info: ModelInfo, images: Tensor, labels: Tensor) -> SuccessSets:
+        """What success is measured on, made of these test images; "asr" is the attack success rate."""
 
 
 @dataclass(frozen=True, eq=False)
 class PoisoningContext:
-    """What a poisoner has to work with. Images are as the model sees them."""
+    """What a poisoner can use. Images are as the model sees them."""
 
-    victim: tuple[Tensor, Tensor]  # the training set, clean
-    auxiliary: tuple[Tensor, Tensor]  # as many images from where those came
-    test: tuple[Tensor, Tensor]  # for measuring success, and for a target
+    victim: tuple[Tensor, Tensor]  # the clean training set
+    auxiliary: tuple[Tensor, Tensor]  # as many images from the same source
+    test: tuple[Tensor, Tensor]  # for measuring success, and to choose a target from
     surrogate: Callable[[], Any]  # an nn.Module trained on clean images; its last layer is linear
     classes: int
     low: float  # a black pixel as the model sees it
     high: float  # a white one
-    eps: float  # of the training set may be poison
+    eps: float  # the largest poisoned fraction of the training set
     rng: Generator
-    progress: Progress | None = None  # told of what takes long
+    progress: Progress | None = None
 
 
 class Poisoned(NamedTuple):
@@ -183,7 +229,23 @@ class Poisoned(NamedTuple):
 
 
 class DataPoison(Protocol):
-    """See the head of this file."""
+    """Changes a training set."""
 
-    def poison(self, source: PoisoningContext) -> Poisoned:
-        """The training set the victim gets."""
+    def poison(self, context: PoisoningContext) -> Poisoned:
+        """The training set that the victim gets."""
+
+
+def trigger_success_set(images: Tensor, labels: Tensor, target: int) -> SuccessSets:
+    """The images that are not of the target class, each with the target as its label."""
+    others = labels != target
+    return {"asr": all_labelled(images[others], labels[others], target)}
+
+
+def all_labelled(images: Tensor, labels: Tensor, target: int) -> tuple[Tensor, Tensor]:
+    """The images with one label for all of them."""
+    return images, labels * 0 + target
+
+
+def flipped(labels: Tensor, classes: int) -> Tensor:
+    """classes - 1 - y: the label flip of clients and of data sets."""
+    return classes - 1 - labels

@@ -1,22 +1,17 @@
-"""Directions and copies that crafted attacks are made of."""
+"""Directions of the honest rows, and helpers that Byzantine rows are built with."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 from numpy.random import Generator
 
 from randeigen.types import Array
 
-Attack: TypeAlias = Callable[[Array, int, Generator], Array]
-
 
 def unit(vector: Array) -> Array:
-    """The vector at length 1; zeros stay zeros."""
-    length = np.linalg.norm(vector)
-    return vector / length if length > 0 else vector
+    """The vector scaled to norm 1; zeros stay zeros."""
+    norm = np.linalg.norm(vector)
+    return vector / norm if norm > 0 else vector
 
 
 def random_direction(d: int, rng: Generator) -> Array:
@@ -24,8 +19,8 @@ def random_direction(d: int, rng: Generator) -> Array:
     return unit(rng.standard_normal(d))
 
 
-def directions(honest: Array, count: int) -> tuple[Array, Array]:
-    """Standard deviations (k,) and unit vectors (k, d) of the widest honest directions; k <= count."""
+def top_directions(honest: Array, count: int) -> tuple[Array, Array]:
+    """Standard deviations (k,) along the top principal directions (k, d) of the honest rows; k <= count."""
     centred = honest - honest.mean(axis=0)
     values, vectors = np.linalg.eigh(centred @ centred.T / len(honest))
     axes = (centred.T @ vectors[:, ::-1][:, :count]).T
@@ -33,15 +28,15 @@ def directions(honest: Array, count: int) -> tuple[Array, Array]:
 
 
 def top_deviation(honest: Array) -> float:
-    """sqrt(lambda1), the attacker's unit of length; where they agree exactly, that of their mean, or 1."""
-    return float(directions(honest, 1)[0][0] or np.linalg.norm(honest.mean(axis=0)) or 1.0)
+    """sqrt(lambda1), the attacker's unit of distance; for identical rows the norm of their mean, or 1."""
+    return float(top_directions(honest, 1)[0][0] or np.linalg.norm(honest.mean(axis=0)) or 1.0)
 
 
 def copies(row: Array, m: int, honest: Array) -> Array:
-    """The same row from all m liars."""
-    return sent(np.tile(row, (m, 1)), honest)
+    """(m, d) the same row from every Byzantine client."""
+    return in_dtype_of(honest, np.tile(row, (m, 1)))
 
 
-def sent(rows: Array, honest: Array) -> Array:
-    """Corrupt rows in the dtype of the honest ones."""
+def in_dtype_of(honest: Array, rows: Array) -> Array:
+    """Byzantine rows in the dtype of the honest ones."""
     return np.asarray(rows, dtype=honest.dtype)

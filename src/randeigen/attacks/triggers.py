@@ -1,14 +1,15 @@
-"""What a backdoor listens to: pixels set to given values, the rest left alone."""
+"""Triggers of backdoors: some pixels set to given values, the rest left alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-Tensor: TypeAlias = Any  # numpy array or torch tensor of images (..., height, width)
+from randeigen.attacks.base import Tensor
+
 Pixel: TypeAlias = tuple[int, int]
 
-SMALL = 14  # images narrower than this get smaller triggers
+MIN_FULL_SIZE_SIDE = 14  # pixels; images narrower than this get smaller triggers
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Patch:
     values: tuple[float, ...]
 
     def stamp(self, images: Tensor) -> Tensor:
-        """Copies of the images that carry the trigger."""
+        """Copies of the images (..., height, width), arrays or tensors, with the trigger on them."""
         out = images.clone() if hasattr(images, "clone") else images.copy()
         for (row, column), value in zip(self.pixels, self.values, strict=True):
             out[..., row, column] = value
@@ -37,13 +38,13 @@ def rectangle(top: int, left: int, height: int, width: int, value: float) -> Pat
 
 def corner(side: int, value: float) -> Patch:
     """MRA's square in the top left corner: 5×5, or 3×3 on small images."""
-    size = 3 if side < SMALL else 5
+    size = 3 if side < MIN_FULL_SIZE_SIDE else 5
     return rectangle(0, 0, size, size, value)
 
 
 def bars(side: int, value: float) -> tuple[Patch, Patch, Patch, Patch]:
     """DBA's four pieces: bars of 1×4 in two rows, gaps of 2; on small images 1×3 with gaps of 1."""
-    length, gap = (3, 1) if side < SMALL else (4, 2)
-    a, b, c, d = ((row, column) for row in (0, gap + 1) for column in (0, length + gap))
-    one, two, three, four = (rectangle(*place, 1, length, value) for place in (a, b, c, d))
-    return one, two, three, four
+    length, gap = (3, 1) if side < MIN_FULL_SIZE_SIDE else (4, 2)
+    corners = ((row, column) for row in (0, gap + 1) for column in (0, length + gap))
+    first, second, third, fourth = (rectangle(*start, 1, length, value) for start in corners)
+    return first, second, third, fourth

@@ -91,7 +91,7 @@ def show_measurement(record: dict[str, Any]) -> None:
             table.add_column(title, justify=justify, no_wrap=True)
         for one in by_worst(record[part]):
             style = "bold" if one["rule"] == rule_study.DEFAULT else ""
-            table.add_row(one["rule"], *numbers(one), rule_study.told_to(one["rule"]), style=style)
+            table.add_row(one["rule"], *numbers(one), rule_study.assumption_of(one["rule"]), style=style)
         console().print(table)
         broken = sum(one["violations"] for one in record[part])
         print_line(f"Certificates broken: {broken}.")

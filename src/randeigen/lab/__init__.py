@@ -1,7 +1,8 @@
 """The laboratory: federations and centralized training under attack, their tasks, records and pictures.
 
-    from randeigen.lab import FederatedConfig, run
+    from randeigen.lab import CentralizedConfig, FederatedConfig, run, train
     record = run(FederatedConfig(task="digits", attack="mra:boost=5", rule="nnm+krum", rounds=5))
+    record = train(CentralizedConfig(task="digits", attack="subpopulation:alpha=2", defence="suspects"))
 
 Names are loaded when they are first used, so that data sets and clouds need numpy alone.
 """
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from randeigen.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from randeigen.lab.centralized import train
     from randeigen.lab.config import CentralizedConfig, FederatedConfig, LocalTraining
     from randeigen.lab.federated import Federation, RoundSnapshot, run
-    from randeigen.lab.results import FederatedRecord, RoundMetrics
+    from randeigen.lab.poisoned_setup import PoisonedSetup, prepare
+    from randeigen.lab.results import CentralizedRecord, EpochMetrics, FederatedRecord, RoundMetrics
     from randeigen.lab.servers import SERVERS, Adam, Sgd
     from randeigen.lab.tasks import TASKS, Task
 
@@ -25,21 +28,28 @@ __all__ = [
     "TASKS",
     "Adam",
     "CentralizedConfig",
+    "CentralizedRecord",
+    "EpochMetrics",
     "FederatedConfig",
     "FederatedRecord",
     "Federation",
     "LocalTraining",
+    "PoisonedSetup",
     "RoundMetrics",
     "RoundSnapshot",
     "Sgd",
     "Task",
+    "prepare",
     "run",
+    "train",
 ]
 
 _HOMES = {
+    "centralized": ("train",),
     "config": ("CentralizedConfig", "FederatedConfig", "LocalTraining"),
     "federated": ("Federation", "RoundSnapshot", "run"),
-    "results": ("FederatedRecord", "RoundMetrics"),
+    "poisoned_setup": ("PoisonedSetup", "prepare"),
+    "results": ("CentralizedRecord", "EpochMetrics", "FederatedRecord", "RoundMetrics"),
     "servers": ("SERVERS", "Adam", "Sgd"),
     "tasks": ("TASKS", "Task"),
 }

@@ -1,4 +1,4 @@
-"""Every attack in pictures: what it stamps on images, and where its clients stand among the honest ones."""
+"""Every attack in pictures: what it stamps on images, and its updates among the honest ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 
 import randeigen
 from randeigen import plotting
-from randeigen.attacks.catalogue import ATTACKS
+from randeigen.attacks import ATTACKS
 from randeigen.lab import FederatedConfig, Federation
 from randeigen.outcomes import outcomes_of
 from randeigen.types import Array, Mask, Weights
 
-CALM = 8  # rounds in peace before anybody lies: the model is about 85% right, and honest updates are long
-ROWS = 3  # images shown of every trigger
-ACROSS = 4  # panels beside each other on the sheet of all attacks
+HONEST_ROUNDS = 8  # before the attack: the model is about 85% accurate, and honest updates are still large
+IMAGES_PER_TRIGGER = 3
+PANELS_ACROSS = 4  # on the sheet of all attacks
 
 
-class Stand(NamedTuple):
-    """Where the clients of one round stand, and what RandEigen made of them."""
+class AttackedRound(NamedTuple):
+    """The updates of one round under attack, and the weights that RandEigen gives them."""
 
     rows: Array
     weights: Weights
@@ -31,7 +31,7 @@ class Stand(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Images under one another, and what they are."""
+    """Images one below the other, and their title."""
 
     title: str
     images: Sequence[Array]
@@ -40,58 +40,64 @@ class Column(NamedTuple):
 def draw_gallery(
     folder: str | os.PathLike[str], names: Sequence[str] = tuple(ATTACKS), say: Callable[[str], None] = print
 ) -> list[Path]:
-    """Where the clients of each attack stand and what it stamps; clients.png and triggers.png show all."""
+    """Draw the updates of each attack and its trigger; clients.png and triggers.png show all.
+
+    `say` is called with what is drawn next.
+    """
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
-    say("training in peace")
-    calm = Federation.of(FederatedConfig(rule="mean"), None, None, None, None, "cpu")
-    weights = calm.scene.first
-    for t in range(1, CALM + 1):
-        weights, _, _ = calm.round(t, weights, {})
-    stands: dict[str, Stand] = {}
+    say("training without attack")
+    honest = Federation.of(FederatedConfig(rule="mean"))
+    weights = honest.info.initial_weights
+    for t in range(1, HONEST_ROUNDS + 1):
+        weights, _, _ = honest.round(t, weights, {})
+    rounds: dict[str, AttackedRound] = {}
     triggers: dict[str, list[Column]] = {}
-    drawn = []
+    paths = []
     for name in names:
         say(name)
-        lab = Federation.of(FederatedConfig(attack=name), None, None, None, None, "cpu")
-        stand = stands[name] = _stand(lab, weights)
-        drawn.append(into / f"{name}-clients.png")
-        means = {"plain mean": stand.rows.mean(axis=0), "randeigen": stand.weights @ stand.rows}
+        federation = Federation.of(FederatedConfig(attack=name))
+        one = rounds[name] = _attacked_round(federation, weights)
+        paths.append(into / f"{name}-clients.png")
+        means = {"plain mean": one.rows.mean(axis=0), "randeigen": one.weights @ one.rows}
         title = f"{name}: {ATTACKS[name].does}"
-        plotting.draw_clients(
-            drawn[-1], stand.rows, stand.weights, corrupt=stand.corrupt, marks=means, title=title
-        )
-        if columns := shown(lab):
+        plotting.draw_clients(paths[-1], one.rows, one.weights, corrupt=one.corrupt, marks=means, title=title)
+        if columns := trigger_columns(federation):
             triggers[name] = columns
-            drawn.append(into / f"{name}-trigger.png")
-            draw_triggers(drawn[-1], {name: columns})
-    drawn.append(into / "clients.png")
-    draw_stands(drawn[-1], stands)
+            paths.append(into / f"{name}-trigger.png")
+            draw_triggers(paths[-1], {name: columns})
+    paths.append(into / "clients.png")
+    draw_rounds(paths[-1], rounds)
     if triggers:
-        drawn.append(into / "triggers.png")
-        draw_triggers(drawn[-1], triggers)
-    return drawn
+        paths.append(into / "triggers.png")
+        draw_triggers(paths[-1], triggers)
+    return paths
 
 
-def shown(lab: Federation) -> list[Column]:
-    """What an attack wants misread: test images as they are and as it shows them; or its own, one by one."""
-    if "asr" not in lab.success_sets:
+def trigger_columns(federation: Federation) -> list[Column]:
+    """The images that an attack wants misread: test images without and with its trigger, or its own ones."""
+    if "asr" not in federation.success_sets:
         return []
-    images, wanted = lab.success_sets["asr"]
-    others = lab.test.images[lab.test.labels != wanted[0]]
-    if len(others) != len(images):  # not the test set with a stamp on it: chosen images, each with its label
-        chosen = zip(images, wanted.tolist(), strict=True)
-        return [Column(f"as {label}", [image[0].cpu().numpy()]) for image, label in chosen]
+    images, targets = federation.success_sets["asr"]
+    others = federation.test.images[federation.test.labels != targets[0]]
+    if len(others) != len(
+        images
+    ):  # not the test set with a trigger on it: single images, each with its label
+        pairs = zip(images, targets.tolist(), strict=True)
+        return [Column(f"as {label}", [image[0].cpu().numpy()]) for image, label in pairs]
     columns = {"as it is": others}
-    for name, (stamped, _) in lab.success_sets.items():
+    for name, (stamped, _) in federation.success_sets.items():
         if len(stamped) == len(others):
             columns["" if name == "asr" else name] = stamped
-    columns[f"to be read as {int(wanted[0])}"] = columns.pop("")
-    return [Column(name, [image[0].cpu().numpy() for image in some[:ROWS]]) for name, some in columns.items()]
+    columns[f"to be read as {int(targets[0])}"] = columns.pop("")
+    return [
+        Column(name, [image[0].cpu().numpy() for image in stack[:IMAGES_PER_TRIGGER]])
+        for name, stack in columns.items()
+    ]
 
 
 def draw_triggers(path: str | os.PathLike[str], triggers: dict[str, list[Column]]) -> None:
-    """Images in columns, attack beside attack as far as they fit."""
+    """Images in columns, one attack beside the other where they fit."""
     lines = _packed(triggers)
     tall = [max(len(column.images) for name in line for column in triggers[name]) for line in lines]
     wide = max(sum(len(triggers[name]) for name in line) for line in lines)
@@ -109,7 +115,7 @@ def draw_triggers(path: str | os.PathLike[str], triggers: dict[str, list[Column]
 
 
 def _packed(triggers: dict[str, list[Column]]) -> list[list[str]]:
-    """Names line by line, each as wide as the widest of them at most."""
+    """Names line by line; no line is wider than the widest attack."""
     widest = max(len(columns) for columns in triggers.values())
     lines: list[list[str]] = [[]]
     for name in triggers:
@@ -124,31 +130,31 @@ def _columns(grid: Any, columns: Sequence[Column]) -> None:
     high = max(float(image.max()) for column in columns for image in column.images)
     for axes in grid.flat:
         axes.set_axis_off()
-    for place, column in enumerate(columns):
-        grid[0, place].set_title(column.title, fontsize=9)
-        for axes, image in zip(grid[:, place], column.images, strict=False):
+    for index, column in enumerate(columns):
+        grid[0, index].set_title(column.title, fontsize=9)
+        for axes, image in zip(grid[:, index], column.images, strict=False):
             axes.imshow(image, cmap="gray", vmin=low, vmax=high)
 
 
-def draw_stands(path: str | os.PathLike[str], stands: dict[str, Stand]) -> None:
-    """All attacks on one sheet, each in the plane of the two widest directions of its own round."""
-    down = math.ceil(len(stands) / ACROSS)
-    figure = plotting.new_figure((2.6 * ACROSS, 2.15 * down + 0.6), dpi=100)
-    panels = figure.subplots(down, ACROSS, squeeze=False)
+def draw_rounds(path: str | os.PathLike[str], rounds: dict[str, AttackedRound]) -> None:
+    """All attacks on one sheet, each in the plane of the top two directions of its own round."""
+    down = math.ceil(len(rounds) / PANELS_ACROSS)
+    figure = plotting.new_figure((2.6 * PANELS_ACROSS, 2.15 * down + 0.6), dpi=100)
+    panels = figure.subplots(down, PANELS_ACROSS, squeeze=False)
     for axes in panels.flat:
         axes.set_axis_off()
     legend: dict[str, Any] = {}
-    for axes, (name, stand) in zip(panels.flat, stands.items(), strict=False):
+    for axes, (name, one) in zip(panels.flat, rounds.items(), strict=False):
         axes.set_axis_on()
-        points, origin, directions = plotting.plane(stand.rows)
-        marks = plotting.scatter(axes, points, outcomes_of(stand.weights), stand.corrupt, size=26)
+        points, origin, directions = plotting.plane(one.rows)
+        marks = plotting.scatter(axes, points, outcomes_of(one.weights), one.corrupt, size=26)
         legend |= {text.partition(" (")[0]: mark for text, mark in marks.items()}
-        liars = points[stand.corrupt]
-        if len(liars) > 1 and np.ptp(liars, axis=0).max() < 1e-3 * np.ptp(points, axis=0).max():
-            inward = "right" if liars[0, 0] > 0 else "left"  # the origin is the mean of all
+        byzantine = points[one.corrupt]
+        if len(byzantine) > 1 and np.ptp(byzantine, axis=0).max() < 1e-3 * np.ptp(points, axis=0).max():
+            inward = "right" if byzantine[0, 0] > 0 else "left"  # the origin is the mean of all
             beside = {"textcoords": "offset points", "fontsize": 9, "color": plotting.CORRUPT, "ha": inward}
-            axes.annotate(f"{len(liars)} alike", liars[0], (0, -16), **beside, zorder=6)
-        centre = (stand.rows.mean(axis=0) - origin) @ directions
+            axes.annotate(f"{len(byzantine)} alike", byzantine[0], (0, -16), **beside, zorder=6)
+        centre = (one.rows.mean(axis=0) - origin) @ directions
         star = {"s": 60, "marker": "P", "c": plotting.ANSWER, "edgecolors": "white", "zorder": 5}
         legend["plain mean"] = axes.scatter(*centre, **star)
         axes.set_title(f"{name} ({ATTACKS[name].goal})", loc="left", fontsize=9)
@@ -156,14 +162,14 @@ def draw_stands(path: str | os.PathLike[str], stands: dict[str, Stand]) -> None:
         axes.set_yticks([])
         axes.margins(0.12)
     order = sorted(legend, reverse=True)
-    place = {"loc": "outside lower left", "ncols": 4, "frameon": False, "fontsize": 9}
-    figure.legend([legend[text] for text in order], order, **place)
+    style = {"loc": "outside lower left", "ncols": 4, "frameon": False, "fontsize": 9}
+    figure.legend([legend[text] for text in order], order, **style)
     plotting.save(figure, path)
 
 
-def _stand(lab: Federation, weights: Any) -> Stand:
-    t = CALM + 1
-    chosen, m = lab.who(t)
-    rows = lab.rows(t, weights, chosen, m)
-    judged = randeigen.aggregate(rows, rule=lab.rule, seed=0)
-    return Stand(rows.double().cpu().numpy(), judged.weights, np.arange(len(rows)) < m)
+def _attacked_round(federation: Federation, weights: Any) -> AttackedRound:
+    t = HONEST_ROUNDS + 1
+    participants, m = federation.participants(t)
+    rows = federation.rows(t, weights, participants, m)
+    result = randeigen.aggregate(rows, rule=federation.rule, seed=0)
+    return AttackedRound(rows.double().cpu().numpy(), result.weights, np.arange(len(rows)) < m)

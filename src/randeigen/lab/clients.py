@@ -1,8 +1,8 @@
 """All clients of a round trained at once: their weights are rows of one tensor, a step is one backward pass.
 
-Every epoch a client goes once through its own images in a fresh order, in ceil(size / batch) steps of which
-the last may be short; a step's loss is the mean over its real images. Clients with fewer images take fewer
-steps and leave early: the stack is sorted by size, so those still at work are its first rows.
+In every epoch a client goes once through its own images in a fresh order, in ceil(size / batch) steps of
+which the last may be short; a step's loss is the mean over its images. Clients with fewer images take fewer
+steps: the stack is sorted by size, so the clients that still train are its first rows.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from randeigen.attacks.base import Poison
-from randeigen.lab import clients
+from randeigen.attacks.base import BatchPoison, Tensor
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.partition import Shares, shares
-from randeigen.lab.stacked_model import StackedModel, Tensor
+from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.stacked_sgd import Data, LrFactors, StackedSGD
 from randeigen.lab.tasks import Loss
 
@@ -27,16 +26,16 @@ if TYPE_CHECKING:
     from randeigen.lab.federated import Federation
 
 
-ROOM = {"cpu": 1 << 26, "cuda": 1 << 35}  # numbers that unfolded images may take at once
+MAX_UNFOLDED_NUMBERS = {"cpu": 1 << 26, "cuda": 1 << 35}  # in the unfolded images of one group of clients
 
 
 class Schedule(NamedTuple):
-    """Which images each client takes in each of its steps."""
+    """Which images each client uses in each of its steps."""
 
-    places: Tensor  # (steps, clients, batch)
-    parts: Tensor  # (steps, clients, batch) what each image counts in the step's loss; 0 for padding
+    indices: Tensor  # (steps, clients, batch)
+    loss_weights: Tensor  # (steps, clients, batch) of each image in the step's loss; 0 for padding
     active: list[int]  # (steps,) how many clients still train
-    pace: LrFactors
+    lr_factors: LrFactors
 
 
 def train(
@@ -45,63 +44,66 @@ def train(
     data: Data,
     shares: Shares,
     start: Tensor,
-    recipe: LocalTraining,
+    training: LocalTraining,
     rng: Generator,
     *,
-    poison: Poison | None = None,
-    pull: tuple[Tensor, float] | None = None,
+    poison: BatchPoison | None = None,
+    proximal: tuple[Tensor, float] | None = None,
 ) -> Tensor:
-    """(clients, d) the weights each ends with, from `start`: (d,) for all, or (clients, d)."""
+    """(clients, d) each client's weights after training, from `start`: (d,) for all, or (clients, d).
+
+    `proximal` is (anchor, rho), and adds rho·|θ - anchor|² to every client's loss.
+    """
     clients, device = len(shares.sizes), data.images.device
-    keys = rng.random((recipe.epochs, *shares.places.shape), dtype=np.float32)
+    keys = rng.random((training.epochs, *shares.indices.shape), dtype=np.float32)
     order = np.argsort(-shares.sizes, kind="stable")
-    ended = start.expand(clients, model.d).clone()
-    for group in np.array_split(order, -(-clients // _together(model, data, recipe, clients))):
-        who = torch.from_numpy(group).to(device)
-        plan = schedule(shares.of(group), keys[:, group], recipe, device)
-        anchor = None if pull is None else (pull[0].expand(clients, -1)[who], pull[1])
-        with _fast_products(device):
-            descent = StackedSGD(model, loss, data, ended[who], recipe, who, poison, anchor)
-            ended[who] = descent.follow(plan.places, plan.parts, plan.pace, plan.active)
-    return ended
+    weights = start.expand(clients, model.d).clone()
+    for group in np.array_split(order, -(-clients // _group_size(model, data, training, clients))):
+        members = torch.from_numpy(group).to(device)
+        plan = schedule(shares.of(group), keys[:, group], training, device)
+        pull = None if proximal is None else (proximal[0].expand(clients, -1)[members], proximal[1])
+        with _tensor_cores(device):
+            sgd = StackedSGD(model, loss, data, weights[members], training, members, poison, pull)
+            weights[members] = sgd.run(plan.indices, plan.loss_weights, plan.lr_factors, plan.active)
+    return weights
 
 
-def schedule(shares: Shares, keys: np.ndarray, recipe: LocalTraining, device: Tensor) -> Schedule:
+def schedule(shares: Shares, keys: np.ndarray, training: LocalTraining, device: Tensor) -> Schedule:
     """Clients must come largest first. `keys` (epochs, clients, largest size) decide the orders."""
-    batch = min(recipe.batch, int(shares.sizes.max()))
+    batch = min(training.batch, int(shares.sizes.max()))
     steps = -(-shares.sizes // batch)  # in an epoch
     width = int(shares.sizes.max())
     keys = np.where(np.arange(width) < shares.sizes[:, None], keys[..., :width], 2.0)  # padding sorts last
-    room = int(steps[0]) * batch
-    orders = np.pad(np.argsort(keys, axis=2, kind="stable"), ((0, 0), (0, 0), (0, room - width)))
-    orders = orders.reshape(recipe.epochs, len(steps), int(steps[0]), batch)
-    step, client = np.arange(recipe.epochs * int(steps[0]))[:, None], np.arange(len(steps))
-    epoch, turn = np.minimum(step // steps, recipe.epochs - 1), step % steps
-    picked = orders[epoch, client, turn]  # (steps, clients, batch)
-    real = turn[..., None] * batch + np.arange(batch) < shares.sizes[:, None]
-    parts = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
-    places = np.take_along_axis(shares.places[None], picked.reshape(len(step), len(steps), -1), axis=2)
-    at_work = step < recipe.epochs * steps
-    active = [int(number) for number in np.count_nonzero(at_work, axis=1)]
-    pace = recipe.slowed(epoch) * at_work
+    padded = int(steps[0]) * batch
+    orders = np.pad(np.argsort(keys, axis=2, kind="stable"), ((0, 0), (0, 0), (0, padded - width)))
+    orders = orders.reshape(training.epochs, len(steps), int(steps[0]), batch)
+    step, client = np.arange(training.epochs * int(steps[0]))[:, None], np.arange(len(steps))
+    epoch, step_in_epoch = np.minimum(step // steps, training.epochs - 1), step % steps
+    columns = orders[epoch, client, step_in_epoch]  # (steps, clients, batch)
+    real = step_in_epoch[..., None] * batch + np.arange(batch) < shares.sizes[:, None]
+    loss_weights = real / np.maximum(real.sum(axis=2, keepdims=True), 1)
+    indices = np.take_along_axis(shares.indices[None], columns.reshape(len(step), len(steps), -1), axis=2)
+    still_training = step < training.epochs * steps
+    active = [int(count) for count in np.count_nonzero(still_training, axis=1)]
+    lr_factors = training.lr_factor(epoch) * still_training
     return Schedule(
-        torch.from_numpy(places).to(device),
-        torch.from_numpy(parts.astype(np.float32)).to(device),
+        torch.from_numpy(indices).to(device),
+        torch.from_numpy(loss_weights.astype(np.float32)).to(device),
         active,
-        pace.astype(np.float32),
+        lr_factors.astype(np.float32),
     )
 
 
-def _together(model: StackedModel, data: Data, recipe: LocalTraining, clients: int) -> int:
-    """How many clients fit beside each other."""
-    widest = max((25 * shape[0] for shape in model.shapes if len(shape) == 4), default=1)
-    each = min(recipe.batch, len(data.labels)) * data.images[0].numel() * widest // 4
-    return max(1, min(clients, ROOM[data.images.device.type] // int(each)))
+def _group_size(model: StackedModel, data: Data, training: LocalTraining, clients: int) -> int:
+    """How many clients' unfolded images fit into memory at once."""
+    unfolded = max((25 * shape[0] for shape in model.shapes if len(shape) == 4), default=1)
+    each = min(training.batch, len(data.labels)) * data.images[0].numel() * unfolded // 4
+    return max(1, min(clients, MAX_UNFOLDED_NUMBERS[data.images.device.type] // int(each)))
 
 
 @contextmanager
-def _fast_products(device: Tensor) -> Iterator[None]:
-    """Tensor cores for training on a GPU; what was set before is set again after."""
+def _tensor_cores(device: Tensor) -> Iterator[None]:
+    """TF32 products for training on a GPU; the previous setting is restored afterwards."""
     if device.type != "cuda":
         yield
         return
@@ -114,38 +116,36 @@ def _fast_products(device: Tensor) -> Iterator[None]:
 
 
 class SimulatedClients:
-    """A `Site`: what malicious clients have, and no more."""
+    """The `MaliciousClients` of one round of a federation: their images, the global model, and no more."""
 
-    def __init__(self, lab: Federation, weights: Tensor, held: Shares, rng: Generator) -> None:
-        self.scene, self.m, self.weights, self.rng = lab.scene, len(held.sizes), weights, rng
-        self.recipe = lab.recipe()
-        self._lab, self._held = lab, held
+    def __init__(self, federation: Federation, weights: Tensor, own: Shares, rng: Generator) -> None:
+        self.info, self.m, self.weights, self.rng = federation.info, len(own.sizes), weights, rng
+        self.training = federation.local_training()
+        self._federation, self._own = federation, own
 
     def batches(self, batch: int) -> int:
-        """How many batches of this size a client's images make, on average."""
-        return round(float(np.mean(-(-self._held.sizes // batch))))
+        return round(float(np.mean(-(-self._own.sizes // batch))))
 
     def train(
         self,
-        recipe: LocalTraining,
+        training: LocalTraining,
         *,
         start: Tensor | None = None,
-        poison: Poison | None = None,
-        pull: tuple[Tensor, float] | None = None,
+        poison: BatchPoison | None = None,
+        proximal: tuple[Tensor, float] | None = None,
     ) -> Tensor:
-        """(m, d) models trained on their own images."""
-        return self._go(self._lab.train, self._held, recipe, start, poison=poison, pull=pull)
+        data = self._federation.train
+        return self._train_on(data, self._own, training, start, poison=poison, proximal=proximal)
 
     def fit(
-        self, images: Tensor, labels: Tensor, recipe: LocalTraining, start: Tensor | None = None
+        self, images: Tensor, labels: Tensor, training: LocalTraining, start: Tensor | None = None
     ) -> Tensor:
-        """(m, d) models trained on these images."""
         everyone = shares([np.arange(len(labels))] * self.m)
-        return self._go(Data(images, labels), everyone, recipe, start)
+        return self._train_on(Data(images, labels), everyone, training, start)
 
-    def _go(
-        self, data: Data, held: Shares, recipe: LocalTraining, start: Tensor | None, **more: Any
+    def _train_on(
+        self, data: Data, own: Shares, training: LocalTraining, start: Tensor | None, **more: Any
     ) -> Tensor:
-        model, loss = self._lab.model, self._lab.task.loss
+        model, loss = self._federation.model, self._federation.task.loss
         begin = self.weights if start is None else start
-        return clients.train(model, loss, data, held, begin, recipe, self.rng, **more)
+        return train(model, loss, data, own, begin, training, self.rng, **more)

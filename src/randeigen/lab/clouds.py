@@ -1,4 +1,4 @@
-"""Kinds of honest rows: what clients who tell the truth may look like."""
+"""Distributions of honest rows, for the rule study."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cloud: TypeAlias = Callable[[int, Generator], Array]  # (n, rng) -> (n, d) hones
 
 
 def isotropic(n: int, rng: Generator) -> Array:
-    """Gaussian, the same in every direction: with d > n any few rows have a direction to themselves."""
+    """Gaussian, the same in every direction: with d > n any few rows span a direction of their own."""
     return off_centre(rng.standard_normal((n, 500)), rng)
 
 
@@ -26,7 +26,7 @@ def decaying(n: int, rng: Generator) -> Array:
 
 
 def flat(n: int, rng: Generator) -> Array:
-    """Gaussian in few dimensions, d = 20 < n: attackers cannot hide in noise."""
+    """Gaussian in few dimensions, d = 20 < n: Byzantine rows cannot hide in noise."""
     return off_centre(rng.standard_normal((n, 20)), rng)
 
 
@@ -42,7 +42,7 @@ def heavy_coordinates(n: int, rng: Generator) -> Array:
 
 
 def clustered(n: int, rng: Generator) -> Array:
-    """Five groups of clients, as from non-iid data: the widest directions are honest ones, between groups."""
+    """Five groups of clients, as from non-iid data: the top directions are honest ones, between groups."""
     centres = 2 * rng.standard_normal((5, 300))
     return off_centre(centres[rng.integers(5, size=n)] + rng.standard_normal((n, 300)), rng)
 
@@ -54,7 +54,7 @@ def digits(n: int, rng: Generator) -> Array:
 
 
 def skewed_digits(n: int, rng: Generator) -> Array:
-    """The same with non-iid shares: sorted by label with noise, so most clients see one to three digits."""
+    """The same with non-iid shares: sorted by label with noise, so most clients have one to three digits."""
     _, labels = digit_images()
     order = np.argsort(labels + rng.normal(0, 0.7, len(labels)))
     return digit_updates(np.array_split(order, n), rng)
@@ -73,7 +73,7 @@ CLOUDS: dict[str, Cloud] = {
 
 
 def off_centre(rows: Array, rng: Generator) -> Array:
-    """The rows moved by a common vector as long as a fifth of a typical row: something to push against."""
+    """The rows shifted by a common vector, with a fifth of a typical row's norm: a mean to push against."""
     return rows + 0.2 * float(np.linalg.norm(rows, axis=1).mean()) * random_direction(rows.shape[1], rng)
 
 
@@ -93,12 +93,12 @@ def digit_updates(shares: Iterable[Array], rng: Generator) -> Array:
     return np.array([(start - local_training(start, images[s], labels[s], 5)).ravel() for s in shares])
 
 
-def local_training(model: Array, images: Array, labels: Array, steps: int, rate: float = 0.5) -> Array:
+def local_training(model: Array, images: Array, labels: Array, steps: int, lr: float = 0.5) -> Array:
     """Gradient descent on softmax regression."""
     targets = np.eye(10)[labels]
     for _ in range(steps):
         logits = images @ model
-        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
-        model = model - rate * images.T @ (chances - targets) / len(images)
+        probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+        model = model - lr * images.T @ (probabilities - targets) / len(images)
     return model

@@ -1,134 +1,186 @@
-"""What a run is asked: federations, centralized training, local training."""
+"""Configurations: a federation, centralized training, and the local training of a client.
+
+The field names of `FederatedConfig` and `CentralizedConfig` are the JSON keys of records.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from randeigen.errors import BadFraction
+from randeigen.errors import BadFraction, BadParameter
 from randeigen.lab.tasks import Task
+from randeigen.registry import with_sigma
 
-PARTITIONS = ("iid", "dirichlet")
+Partition: TypeAlias = Literal["iid", "dirichlet"]
+Defence: TypeAlias = Literal["none", "clean", "backward", "suspects"]
+Start: TypeAlias = Literal["scratch", "pretrained"]
+PARTITIONS: tuple[str, ...] = get_args(Partition)
+DEFENCES: tuple[str, ...] = get_args(Defence)
+STARTS: tuple[str, ...] = get_args(Start)
+
+
+class FederatedStream(IntEnum):
+    """The random streams of a federation. The numbers are part of every record: never renumber them."""
+
+    PARTITION = 0
+    INITIAL_WEIGHTS = 1
+    PARTICIPANTS = 2
+    HONEST_TRAINING = 3
+    ATTACK = 4
+    RULE = 5
+
+
+class CentralizedStream(IntEnum):
+    """The random streams of centralized training, with fixed numbers as well."""
+
+    SPLIT = 0
+    INITIAL_WEIGHTS = 1
+    CLEAN_TRAINING = 2
+    ATTACK = 3
+    BATCH_ORDER = 4
 
 
 @dataclass(frozen=True)
 class FederatedConfig:
-    """One federation, one attack, one rule. Names are those of `TASKS`, `ATTACKS`, `RULES`, `SERVERS`."""
+    """One federation, one attack, one rule.
+
+    `rule`, `attack` and `server` are names with parameters: `nnm+krum`, `mra:boost=5`, `adam:eta=0.01`.
+    """
 
     task: str = "digits"
     attack: str = "none"
     rule: str = "randeigen"
-    eps: float = 0.2  # of the clients lie
+    eps: float = 0.2  # the Byzantine fraction of the clients
     rounds: int = 30
     seed: int = 0
     clients: int = 50
-    feared: float | None = None  # the fraction the rule is told to fear; None: eps
-    epochs: int | None = None  # None: the task's, as are the next two
+    feared: float | None = None  # the Byzantine fraction that the rule assumes; None: eps
+    epochs: int | None = None  # of local training; None: the task's, as for batch and rate
     batch: int | None = None
-    rate: float | None = None
+    rate: float | None = None  # the learning rate of local training
     partition: str = "iid"
     alpha: float = 0.3  # of the Dirichlet partition
-    sample: float = 1.0  # of the clients take part in a round
-    redraw: bool = False  # liars are drawn anew each round; else they are the first clients
+    sample: float = 1.0  # the fraction of the clients that takes part in a round
+    redraw: bool = False  # the Byzantine clients are drawn anew each round; else they are the first ones
     calm: int = 0  # rounds before the attack begins
     server: str = "sgd"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
-        whole = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
-        for name, value in whole.items():
+        counts = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
+        for name, value in counts.items():
             if value is not None and value < 1:
-                raise BadFraction(f"{name}={value}; give 1 or more.")
+                raise BadParameter(f"{name}={value}; give 1 or more.")
         for name, share in (("eps", self.eps), ("feared", self.feared)):
             if share is not None and not 0 <= share < 0.5:
-                raise BadFraction(f"{name}={share}; give the fraction of clients that lie, in [0, 0.5).")
+                raise BadFraction(f"{name}={share}; give the Byzantine fraction of the clients, in [0, 0.5).")
         if not 0 < self.sample <= 1:
-            raise BadFraction(f"sample={self.sample}; give the fraction of clients in a round, in (0, 1].")
+            raise BadParameter(f"sample={self.sample}; give the fraction of clients in a round, in (0, 1].")
         if self.partition not in PARTITIONS:
-            raise BadFraction(f"partition={self.partition!r}; choose one of {', '.join(PARTITIONS)}.")
+            raise BadParameter(f"partition={self.partition!r}; choose one of {', '.join(PARTITIONS)}.")
         if self.rate is not None and not self.rate > 0:
-            raise BadFraction(f"rate={self.rate}; give a positive step size.")
+            raise BadParameter(f"rate={self.rate}; give a positive learning rate.")
         if self.calm < 0 or self.seed < 0:
-            raise BadFraction(f"calm={self.calm}, seed={self.seed}; neither can be negative.")
+            raise BadParameter(f"calm={self.calm}, seed={self.seed}; neither can be negative.")
 
     def resolve(self, task: Task) -> FederatedConfig:
-        """With nothing left to the task."""
-        mine = {
-            name: getattr(task, name) for name in ("epochs", "batch", "rate") if getattr(self, name) is None
-        }
-        return replace(self, **mine, feared=self.eps if self.feared is None else self.feared)
+        """The same with nothing left to the task: its training, and the variance that some rules assume."""
+        return replace(
+            self,
+            epochs=task.epochs if self.epochs is None else self.epochs,
+            batch=task.batch if self.batch is None else self.batch,
+            rate=task.rate if self.rate is None else self.rate,
+            feared=self.eps if self.feared is None else self.feared,
+            rule=with_sigma(self.rule, task.sigma),
+        )
+
+    def local_training(self, task: Task) -> LocalTraining:
+        """How an honest client trains."""
+        resolved = self.resolve(task)
+        return LocalTraining(resolved.epochs or 0, resolved.batch or 0, resolved.rate or 0.0)
+
+    def rng(self, stream: FederatedStream, t: int = 0) -> Generator:
+        """Random numbers of one stream and one round: a resumed run draws the same."""
+        return np.random.default_rng([self.seed, stream, t])
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains: epochs of shuffled batches of SGD; the last batch of an epoch may be short."""
+    """SGD of one client: epochs of shuffled batches, of which the last of an epoch may be short."""
 
     epochs: int = 5
     batch: int = 50
-    rate: float = 1e-3
+    lr: float = 1e-3
     momentum: float = 0.0
-    decay: float = 0.0  # of weights
-    drops: tuple[float, ...] = ()  # after each of these shares of the epochs the rate is divided by 10
+    weight_decay: float = 0.0
+    lr_milestones: tuple[float, ...] = ()  # fractions of the epochs; each divides the learning rate by 10
 
-    def slowed(self, epochs: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What the rate is multiplied by in each of these epochs."""
-        drops = [epochs >= drop * self.epochs for drop in self.drops]
-        return np.asarray(0.1 ** np.sum(drops, axis=0)) if drops else np.ones(epochs.shape)
+    def lr_factor(self, epochs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What the learning rate is multiplied by in each of these epochs, counted from 0."""
+        passed = [epochs >= milestone * self.epochs for milestone in self.lr_milestones]
+        return np.asarray(0.1 ** np.sum(passed, axis=0)) if passed else np.ones(epochs.shape)
 
 
-DEFENCES = ("none", "clean", "backward", "suspects")
-STARTS = ("scratch", "pretrained")
 TRAINED_ON = ("digits", "mnist", "fashion-mnist")
-EPOCHS, BATCH = 8, 64  # on clean images, of surrogates and in pretraining
-MIN_IMAGES = 5_000  # images
+CLEAN_EPOCHS, CLEAN_BATCH = 8, 64  # of surrogates and in pretraining, on clean images
+FINAL_LR_DROP = 0.75  # the learning rate is a tenth in the last quarter of the epochs
+MIN_IMAGES_FOR_FEW_EPOCHS = 5_000  # smaller training sets get 20 epochs
 
 
 @dataclass(frozen=True)
 class CentralizedConfig:
-    """One data set, one attack, one defence."""
+    """One data set, one attack, one defence. `attack` is a name with parameters: `subpopulation:alpha=2`."""
 
     task: str = "mnist"
     attack: str = "subpopulation"
     defence: str = "suspects"
-    eps: float = 0.05  # of the training set may be poison; the attack keeps to it, the defence fears it
+    eps: float = 0.05  # the largest poisoned fraction: the attack keeps to it, the defence assumes it
     epochs: int | None = None  # None: 8, or 20 where images are few
     seed: int = 0
     start: str = "scratch"
     batch: int | None = None  # None: 128, or fewer where images are few
-    rate: float = 0.1
+    rate: float = 0.1  # the learning rate
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
         for name, value, known in (
             ("task", self.task, TRAINED_ON),
             ("defence", self.defence, DEFENCES),
             ("start", self.start, STARTS),
         ):
             if value not in known:
-                raise BadFraction(f"there is no {name} {value!r}; choose one of {', '.join(known)}.")
+                raise BadParameter(f"there is no {name} {value!r}; choose one of {', '.join(known)}.")
         if not 0 <= self.eps < 0.5:
             raise BadFraction(
                 f"eps={self.eps}; give the fraction of examples that may be poison, in [0, 0.5)."
             )
         least = min(*(1 if value is None else value for value in (self.epochs, self.batch)), self.seed + 1)
         if least < 1 or not self.rate > 0:
-            raise BadFraction(
+            raise BadParameter(
                 f"epochs={self.epochs}, batch={self.batch}, rate={self.rate}, seed={self.seed}; give at "
                 "least one epoch, one image a batch, a positive rate and a seed from 0."
             )
 
     def resolve(self, task: Task) -> CentralizedConfig:
-        """With nothing left to the data set."""
+        """The same with nothing left to the data set."""
         images = len(task.train[1])
-        epochs = self.epochs or (EPOCHS if images > MIN_IMAGES else 20)
+        epochs = self.epochs or (CLEAN_EPOCHS if images > MIN_IMAGES_FOR_FEW_EPOCHS else 20)
         return replace(self, epochs=epochs, batch=self.batch or fitting_batch(128, images))
 
-    def rng(self, purpose: int, t: int = 0) -> Generator:
-        """Randomness that depends on the seed, what it is for and the epoch: a resumed run draws the same."""
-        return np.random.default_rng([self.seed, purpose, t])
+    def training(self, task: Task) -> LocalTraining:
+        """How the model is trained."""
+        resolved = self.resolve(task)
+        return LocalTraining(
+            resolved.epochs or 0, resolved.batch or 0, resolved.rate, lr_milestones=(FINAL_LR_DROP,)
+        )
+
+    def rng(self, stream: CentralizedStream, t: int = 0) -> Generator:
+        """Random numbers of one stream and one epoch: a resumed run draws the same."""
+        return np.random.default_rng([self.seed, stream, t])
 
 
 def fitting_batch(batch: int, images: int) -> int:

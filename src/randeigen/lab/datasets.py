@@ -1,8 +1,8 @@
-"""Real data for the experiments: found or downloaded, checked by its SHA-256, and read without trusting it.
+"""Data sets for the experiments: located or downloaded, checked by their SHA-256, and parsed defensively.
 
-A file is looked for in the folder given, in `$RANDEIGEN_DATA`, in `../shared/data` beside the working
-directory or the repository, and in the user's cache, where MNIST and Fashion-MNIST are downloaded if they
-are nowhere else. A copy is a copy: whatever the place, only the published bytes are accepted.
+A file is looked for in the folder given, in `$RANDEIGEN_DATA`, and in the user's cache, where MNIST and
+Fashion-MNIST are downloaded if they are nowhere else. Wherever a copy comes from, only the published bytes
+are accepted.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.errors import BadRows, MissingExtra, RandEigenError
+from randeigen.errors import BadFile, BadParameter, MissingExtra, RandEigenError
 from randeigen.types import Progress
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Images: TypeAlias = NDArray[np.float32]
 
-TIMEOUT = 30.0  # seconds without a byte before a download is given up
-CHUNK = 1 << 18
-MOST = 1 << 26  # no file here unpacks to more: a small archive cannot fill the memory
+TIMEOUT_SECONDS = 30.0  # without a byte, before a download is given up
+DOWNLOAD_CHUNK_BYTES = 1 << 18
+MAX_UNPACKED_BYTES = 1 << 26  # more than any file here: a small archive cannot fill the memory
 
 
 class DataNotFound(RandEigenError, FileNotFoundError):
-    """A dataset is in none of the places it may be, and could not be downloaded."""
+    """A data set is in none of the folders that are searched, and could not be downloaded."""
 
 
 # As `sha256sum` prints them; for sst2 of the unpacked content, since its packing differs between copies.
-_TABLE = """
+_PUBLISHED_SUMS = """
 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609  mnist/train-images-idx3-ubyte.gz
 3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c  mnist/train-labels-idx1-ubyte.gz
 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6  mnist/t10k-images-idx3-ubyte.gz
@@ -63,13 +63,13 @@ cd45f1cdd4adcd66563b8116669136877f7b9525697cb486b2d46b960231f94d  sst2/sentences
 f7271f7a919ea884ca8563e13ed03028aa44296d1f738c003af3142b9a2188f8  sst2/sentences/dev.tsv.gz
 1da6e04ccd65c1ade32864afa62129b3b3d5df0f1b314961ec345af304274093  sst2/sentences/test.tsv.gz
 """
-SUMS = {name: digest for digest, name in map(str.split, _TABLE.strip().splitlines())}
+SUMS = {name: digest for digest, name in map(str.split, _PUBLISHED_SUMS.strip().splitlines())}
 
 MIRRORS = {
     "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "fashion-mnist": "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 }
-SOURCES = {  # where a person gets what is not one plain file on a mirror
+SOURCES = {  # where to get what is not one plain file on a mirror
     "mpa": "the data folder of the GitHub repository wanglun1996/secure-robust-federated-learning",
     "sst2": "GLUE's SST-2.zip (train and dev, each packed with gzip); test and sentences are made from the "
     "Stanford Sentiment Treebank as sentence, tab, label",
@@ -79,25 +79,25 @@ SOURCES = {  # where a person gets what is not one plain file on a mirror
 def find(name: str, folder: str | Path | None = None, *, progress: Progress | None = None) -> Path:
     """The checked local path of a dataset's file such as "mnist/t10k-labels-idx1-ubyte.gz".
 
-    `progress` is told (name, bytes done, bytes in all or 0 if unknown) while a download runs.
+    `progress` is called with (name, bytes done, bytes in all or 0 if unknown) while a download runs.
     """
     if name not in SUMS:
-        raise DataNotFound(f"no data file is called {name!r}; known are {', '.join(SUMS)}.")
-    places = [*_shelves(folder), _cache()]
-    for place in places:
-        if (path := place / name).is_file():
+        raise BadParameter(f"no data file is called {name!r}; known are {', '.join(SUMS)}.")
+    folders = [*_folders(folder), _cache()]
+    for one in folders:
+        if (path := one / name).is_file():
             _check(name, path)
             return path
     dataset = name.split("/")[0]
     if dataset not in MIRRORS:
         raise DataNotFound(
-            _missing(name, places, f"It is not downloaded for you; get it from {SOURCES[dataset]}")
+            _missing(name, folders, f"It is not downloaded for you; get it from {SOURCES[dataset]}")
         )
     try:
         return _download(name, _cache() / name, progress)
     except (OSError, HTTPException) as error:
         reason = f"{_url(name)} could not be downloaded ({error}). Try again online, or fetch it elsewhere"
-        raise DataNotFound(_missing(name, places, reason)) from error
+        raise DataNotFound(_missing(name, folders, reason)) from error
 
 
 def mnist(
@@ -125,9 +125,9 @@ def digits() -> tuple[Images, Bytes]:
 
 
 def mpa(name: str, folder: str | Path | None = None) -> tuple[Images, NDArray[np.int64], NDArray[np.int64]]:
-    """Ten images a targeted attack wants misread: images (10, 28, 28) from 0 to 1, true and target labels.
+    """Ten images that a targeted attack wants misread: (10, 28, 28) from 0 to 1, true and target labels.
 
-    `name` is "mnist" or "fashion". The published arrays lie on their side and were used so; these are
+    `name` is "mnist" or "fashion". The published arrays are transposed and were used so; these are
     upright. All ten are test images, so a test accuracy counts them too.
     """
     _choose("mpa", "name", name, ("mnist", "fashion"))
@@ -161,7 +161,7 @@ def _pictures(
     images = _idx(find(f"{stem}-images-idx3-ubyte.gz", folder, progress=progress), 3)
     labels = _idx(find(f"{stem}-labels-idx1-ubyte.gz", folder, progress=progress), 1)
     if len(images) != len(labels):
-        raise BadRows(f"{dataset} {split} has {len(images)} images and {len(labels)} labels; get both again.")
+        raise BadFile(f"{dataset} {split} has {len(images)} images and {len(labels)} labels; get both again.")
     return images, labels
 
 
@@ -170,10 +170,10 @@ def _idx(path: Path, axes: int) -> Bytes:
     raw = _unpack(path)
     head = 4 + 4 * axes
     if len(raw) < head or raw[:4] != bytes((0, 0, 8, axes)):
-        raise BadRows(f"{path} is not an IDX file of bytes with {axes} axes; get it again.")
+        raise BadFile(f"{path} is not an IDX file of bytes with {axes} axes; get it again.")
     shape = struct.unpack(f">{axes}I", raw[4:head])
     if len(raw) - head != math.prod(shape):
-        raise BadRows(f"{path} announces {shape} bytes and holds {len(raw) - head}; get it again.")
+        raise BadFile(f"{path} announces {shape} bytes and holds {len(raw) - head}; get it again.")
     # A copy, because a view of immutable bytes could not be written to by the caller.
     array: Bytes = np.frombuffer(raw, np.uint8, offset=head).reshape(shape).copy()
     return array
@@ -182,23 +182,23 @@ def _idx(path: Path, axes: int) -> Bytes:
 def _unpack(path: Path) -> bytes:
     try:
         with gzip.open(path) as file:
-            raw = file.read(MOST + 1)
+            raw = file.read(MAX_UNPACKED_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadRows(f"{path} is not a whole gzip file ({error}); get it again.") from error
-    if len(raw) > MOST:
-        raise BadRows(f"{path} unpacks to more than {MOST:,} bytes, more than any file here; get it again.")
+        raise BadFile(f"{path} is not a whole gzip file ({error}); get it again.") from error
+    if len(raw) > MAX_UNPACKED_BYTES:
+        raise BadFile(
+            f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes, "
+            "more than any file here; get it again."
+        )
     return raw
 
 
-def _shelves(folder: str | Path | None) -> Iterator[Path]:
-    """Where files may lie that are only read, in order."""
+def _folders(folder: str | Path | None) -> Iterator[Path]:
+    """The folders that are only read, in order."""
     if folder is not None:
         yield Path(folder).expanduser()
     if named := os.environ.get("RANDEIGEN_DATA"):
         yield Path(named).expanduser()
-    for root in (Path.cwd(), Path(__file__).resolve().parents[2]):
-        if (beside := root.parent / "shared" / "data").is_dir():
-            yield beside
 
 
 def _cache() -> Path:
@@ -208,10 +208,10 @@ def _cache() -> Path:
 
 def _check(name: str, path: Path) -> None:
     stat = path.stat()
-    found = _sum(path, name.startswith("sst2/"), stat.st_mtime_ns, stat.st_size)
-    if found != SUMS[name]:
-        raise BadRows(
-            f"{path} is not the published {name}: its SHA-256 is {found}, not {SUMS[name]}. "
+    digest = _sum(path, name.startswith("sst2/"), stat.st_mtime_ns, stat.st_size)
+    if digest != SUMS[name]:
+        raise BadFile(
+            f"{path} is not the published {name}: its SHA-256 is {digest}, not {SUMS[name]}. "
             "Delete it, or put the right file there."
         )
 
@@ -223,14 +223,17 @@ def _sum(path: Path, unpacked: bool, _mtime: int, _size: int) -> str:
 
 
 def _download(name: str, path: Path, progress: Progress | None) -> Path:
-    """Fetch into a neighbour, check, then rename: no one ever sees half a file or a wrong one."""
+    """Download to a temporary file, check it, then rename it: no other file appears under the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb") as out, urllib.request.urlopen(_url(name), timeout=TIMEOUT) as source:
-            found = _copy(source, out, name, progress)
-        if found != SUMS[name]:
-            raise OSError(f"what came is not the published file: its SHA-256 is {found}, not {SUMS[name]}")
+        with (
+            os.fdopen(handle, "wb") as out,
+            urllib.request.urlopen(_url(name), timeout=TIMEOUT_SECONDS) as source,
+        ):
+            digest = _copy(source, out, name, progress)
+        if digest != SUMS[name]:
+            raise OSError(f"what came is not the published file: its SHA-256 is {digest}, not {SUMS[name]}")
         os.replace(part, path)
     finally:
         Path(part).unlink(missing_ok=True)
@@ -238,9 +241,9 @@ def _download(name: str, path: Path, progress: Progress | None) -> Path:
 
 
 def _copy(source: Any, out: IO[bytes], name: str, progress: Progress | None) -> str:
-    """Copy a response chunk by chunk; the SHA-256 of what came."""
+    """Copy a response chunk by chunk; the SHA-256 of its bytes."""
     digest, done, total = hashlib.sha256(), 0, int(source.headers.get("Content-Length") or 0)
-    while done <= MOST and (chunk := source.read(CHUNK)):
+    while done <= MAX_UNPACKED_BYTES and (chunk := source.read(DOWNLOAD_CHUNK_BYTES)):
         out.write(chunk)
         digest.update(chunk)
         done += len(chunk)
@@ -254,14 +257,14 @@ def _url(name: str) -> str:
     return MIRRORS[dataset] + file
 
 
-def _missing(name: str, places: list[Path], reason: str) -> str:
-    looked = ", ".join(dict.fromkeys(str(place) for place in places))
+def _missing(name: str, folders: list[Path], reason: str) -> str:
+    searched = ", ".join(dict.fromkeys(str(folder) for folder in folders))
     return (
-        f"{name} is in none of {looked}. {reason}, "
+        f"{name} is in none of {searched}. {reason}, "
         "and place it in one of these folders or in one that $RANDEIGEN_DATA names."
     )
 
 
 def _choose(dataset: str, what: str, given: Any, choices: tuple[str, ...]) -> None:
     if given not in choices:
-        raise DataNotFound(f"{dataset} has no {what} {given!r}; choose one of {', '.join(choices)}.")
+        raise BadParameter(f"{dataset} has no {what} {given!r}; choose one of {', '.join(choices)}.")

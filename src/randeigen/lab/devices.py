@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from randeigen.errors import BadRows
+from randeigen.errors import BadParameter
 from randeigen.lab.stacked_sgd import Data
 from randeigen.lab.tasks import Task
 
-MAX_SINGLE_THREADED_PARAMETERS = 50_000  # parameters
+MAX_SINGLE_THREADED_PARAMETERS = 50_000  # models with fewer parameters train on one thread
 
 
 @contextmanager
@@ -30,16 +30,16 @@ def few_threads(d: int) -> Iterator[None]:
 def as_data(task: Task, part: tuple[Any, Any], device: Any) -> Data:
     """Images as the model sees them, and labels, on the device."""
     images, labels = part
-    normal = np.ascontiguousarray(task.normal(images), dtype=np.float32)
-    return Data(torch.from_numpy(normal).to(device), torch.from_numpy(labels.astype(np.int64)).to(device))
+    normalised = np.ascontiguousarray(task.normalise(images), dtype=np.float32)
+    return Data(torch.from_numpy(normalised).to(device), torch.from_numpy(labels.astype(np.int64)).to(device))
 
 
 def device_named(name: str) -> Any:
-    """A torch device that is there."""
+    """The torch device of this name, if this machine has it."""
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise BadRows(f"device={name!r} is not known; give cpu or cuda.") from None
+        raise BadParameter(f"device={name!r} is not known; give cpu or cuda.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadRows(f"device={name!r}, but torch sees no CUDA device here; use cpu.")
+        raise BadParameter(f"device={name!r}, but torch sees no CUDA device here; use cpu.")
     return device

@@ -1,4 +1,4 @@
-"""Rounds: clients train, some lie, the server aggregates and steps (the paper's Algorithm 1)."""
+"""Federated rounds: clients train, Byzantine ones attack, the server aggregates and steps (Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ import torch
 from numpy.random import Generator
 
 import randeigen
-from randeigen.attacks.base import AttackerView, ClientAttack, ModelInfo, UpdateAttack
-from randeigen.attacks.catalogue import ATTACKS
-from randeigen.errors import BadFraction, TooManyCorrupt
-from randeigen.lab import clients
+from randeigen import attacks
+from randeigen.attacks.base import AttackerView, ClientAttack, ModelInfo, SuccessSets, Tensor, UpdateAttack
+from randeigen.errors import TooManyCorrupt
+from randeigen.lab import clients, servers, tasks
 from randeigen.lab.clients import SimulatedClients
-from randeigen.lab.config import FederatedConfig, LocalTraining
+from randeigen.lab.config import FederatedConfig, FederatedStream, LocalTraining
 from randeigen.lab.devices import as_data, device_named, few_threads
 from randeigen.lab.partition import Index, Shares, dirichlet, iid
-from randeigen.lab.results import Checkpoint, FederatedRecord, RoundMetrics, Watch, number, versions
-from randeigen.lab.servers import SERVERS, Server, State
-from randeigen.lab.stacked_model import StackedModel, Tensor
+from randeigen.lab.results import Checkpoint, FederatedRecord, RoundMetrics, number, versions
+from randeigen.lab.servers import Server, State
+from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.stacked_sgd import Data
-from randeigen.lab.tasks import TASKS, Task
-from randeigen.rules import RULES, Rule
-from randeigen.types import Aggregate
+from randeigen.lab.tasks import Task
+from randeigen.registry import build_rule
+from randeigen.rules import Rule
+from randeigen.types import Aggregate, Weights
 
 Attack: TypeAlias = UpdateAttack | ClientAttack
-PARTITION, START, WHO, HONEST, MALICE, COINS = range(6)  # what randomness is for; each has its own
 
 
 class RoundSnapshot(NamedTuple):
-    """What came in and what became of it, for pictures: liars are the first rows."""
+    """The updates of one round and their aggregate, for pictures; Byzantine clients are the first rows."""
 
     round: int
     rows: Tensor
-    liars: int
+    liars: int  # Byzantine clients; the field of records has this name
     result: Aggregate
+    client_weights: Weights | None  # None where the rule gives clients no weights
 
 
 def run(
@@ -51,27 +52,31 @@ def run(
     server: Server | None = None,
     device: str = "cpu",
     checkpoint: Path | None = None,
-    progress: Watch | None = None,
+    progress: Callable[[RoundMetrics], None] | None = None,
     look: Callable[[RoundSnapshot], None] | None = None,
 ) -> FederatedRecord:
     """Train the federation that `spec` describes, and record it.
 
-    What `spec` names is looked up, unless it is given as a value: one's own task, an attack or a rule with
-    parameters. With a `checkpoint` path every round is saved there, and a run that was interrupted goes on
-    from it. The same seed gives the same record on a CPU, whether interrupted or not.
+        record = run(FederatedConfig(attack="mra:boost=5", rule="nnm+krum", server="adam:eta=0.01"))
+
+    What `spec` names is built, unless it is given as a value: one's own task, attack, rule or server. With a
+    `checkpoint` path every round is saved there, and an interrupted run continues from it. The same seed
+    gives the same record on a CPU, interrupted or not, and `run(record.spec)` gives the record again.
+    `progress` is called with the metrics of every round, `look` with its updates.
     """
-    lab = Federation.of(spec, task, attack, rule, server, device)
-    saved = Checkpoint.read(checkpoint, lab.spec, lab.device, RoundMetrics) if checkpoint else None
-    now = saved or Checkpoint(lab.scene.first, {}, ())
-    with few_threads(lab.model.d):
+    federation = Federation.of(spec, task=task, attack=attack, rule=rule, server=server, device=device)
+    spec = federation.spec
+    saved = Checkpoint.read(checkpoint, spec, federation.device, RoundMetrics) if checkpoint else None
+    now = saved or Checkpoint(federation.info.initial_weights, {}, ())
+    with few_threads(federation.model.d):
         for t in range(len(now.history) + 1, spec.rounds + 1):
-            weights, state, moment = lab.round(t, now.weights, now.state, look)
-            now = Checkpoint(weights, state, (*now.history, moment))
+            weights, state, metrics = federation.round(t, now.weights, now.state, look)
+            now = Checkpoint(weights, state, (*now.history, metrics))
             if checkpoint:
-                now.write(checkpoint, lab.spec)
+                now.write(checkpoint, spec)
             if progress:
-                progress(moment)
-    return FederatedRecord(lab.spec, now.history, versions(device))
+                progress(metrics)
+    return FederatedRecord(spec, now.history, versions(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,121 +90,120 @@ class Federation:
     server: Server
     device: Any
     model: StackedModel
-    scene: ModelInfo
+    info: ModelInfo
     shares: Shares
     train: Data
     test: Data
-    success_sets: dict[str, tuple[Tensor, Tensor]]
+    success_sets: SuccessSets
 
     @staticmethod
     def of(
         spec: FederatedConfig,
-        task: Task | None,
-        attack: Attack | None,
-        rule: Rule | None,
-        server: Server | None,
-        device: str,
+        *,
+        task: Task | None = None,
+        attack: Attack | None = None,
+        rule: Rule | None = None,
+        server: Server | None = None,
+        device: str = "cpu",
     ) -> Federation:
-        """Everything looked up, drawn and brought to the device."""
-        task = task or _named(spec.task, TASKS, "task")()
+        """Build what `spec` names and is not given, split the data and bring everything to the device."""
+        task = task or tasks.build(spec.task)
         spec = spec.resolve(task)
-        if attack is None and spec.attack != "none":
-            attack = _named(spec.attack, ATTACKS, "attack").make()
-        place = device_named(device)
-        with torch.random.fork_rng(devices=[]):  # torch knows no other way to draw a model's first weights
-            torch.manual_seed(int(_rng(spec, START).integers(2**63)))
-            model = StackedModel(task.model().to(place))
-        scene = ModelInfo(
+        attack = attacks.build(spec.attack) if attack is None else attack
+        torch_device = device_named(device)
+        with torch.random.fork_rng(devices=[]):  # initial weights come from torch's global generator alone
+            torch.manual_seed(int(spec.rng(FederatedStream.INITIAL_WEIGHTS).integers(2**63)))
+            model = StackedModel(task.model().to(torch_device))
+        info = ModelInfo(
             model=model.model,
             split=model.split,
-            first=model.flat(),
-            low=task.normal(0.0),
-            high=task.normal(1.0),
+            initial_weights=model.flat(),
+            low=task.normalise(0.0),
+            high=task.normalise(1.0),
             classes=task.classes,
-            marked=tuple(as_data(task, task.marked(), place)),
+            target_images=tuple(as_data(task, task.target_images(), torch_device)),
         )
-        test = as_data(task, task.test, place)
-        labels, coins = task.train[1], _rng(spec, PARTITION)
-        split = (
-            dirichlet(labels, spec.clients, spec.alpha, coins)
-            if spec.partition == "dirichlet"
-            else iid(labels, spec.clients, coins)
-        )
+        test = as_data(task, task.test, torch_device)
+        labels, rng = task.train[1], spec.rng(FederatedStream.PARTITION)
+        uneven = spec.partition == "dirichlet"
         return Federation(
             spec=spec,
             task=task,
             attack=attack,
-            rule=rule or _named(spec.rule, RULES, "rule")(eps=spec.feared),
-            server=server or _named(spec.server, SERVERS, "server")(),
-            device=place,
+            rule=rule or build_rule(spec.rule, spec.feared),
+            server=server or servers.build(spec.server),
+            device=torch_device,
             model=model,
-            scene=scene,
-            shares=split,
-            train=as_data(task, task.train, place),
+            info=info,
+            shares=dirichlet(labels, spec.clients, spec.alpha, rng)
+            if uneven
+            else iid(labels, spec.clients, rng),
+            train=as_data(task, task.train, torch_device),
             test=test,
-            success_sets=attack.success_sets(scene, *test) if isinstance(attack, ClientAttack) else {},
+            success_sets=attack.success_sets(info, *test) if isinstance(attack, ClientAttack) else {},
         )
 
     def round(
         self, t: int, weights: Tensor, state: State, look: Callable[[RoundSnapshot], None] | None = None
     ) -> tuple[Tensor, State, RoundMetrics]:
-        """One round: the next weights, the server's next state, and what is to be told of it."""
-        chosen, m = self.who(t)
-        rows = self.rows(t, weights, chosen, m)
-        began = self._clock()
-        seed = int(_rng(self.spec, COINS, t).integers(2**63))
+        """One round: the next weights, the server's next state, and the metrics."""
+        participants, m = self.participants(t)
+        rows = self.rows(t, weights, participants, m)
+        start = self._clock()
+        seed = int(self.spec.rng(FederatedStream.RULE, t).integers(2**63))
         result, note = None, ""
         try:
             result = randeigen.aggregate(rows, rule=self.rule, seed=seed)
         except TooManyCorrupt:  # an earlier round ruined the model: honest clients cannot train it any more
             note = "too many updates are not finite; the model stays as it is"
-        seconds = self._clock() - began
+        seconds = self._clock() - start
+        # A median, say, gives no client a weight: it treats every column on its own.
+        client_weights = result.weights if result is not None and result.is_weighted_mean else None
         if result is not None:
             weights, state = self.server.step(weights, result.mean, state)
             if look:
-                look(RoundSnapshot(t, rows, m, result))
-        # A median, say, gives no client a weight: it judges every column on its own.
-        weights_of = None if result is None or not result.is_weighted_mean else result.weights
-        rates = {name: self.rate(weights, *trial) for name, trial in self.success_sets.items()}
-        moment = RoundMetrics(
+                look(RoundSnapshot(t, rows, m, result, client_weights))
+        rates = {name: self.agreement(weights, *pair) for name, pair in self.success_sets.items()}
+        metrics = RoundMetrics(
             round=t,
-            accuracy=self.rate(weights, *self.test),
+            accuracy=self.agreement(weights, *self.test),
             asr=rates.pop("asr", None),
-            weight_honest=None if weights_of is None else float(weights_of[m:].sum()),
-            weight_corrupt=None if weights_of is None else float(weights_of[:m].sum()),
-            kept=None if weights_of is None else int(np.count_nonzero(weights_of)),
+            weight_honest=None if client_weights is None else float(client_weights[m:].sum()),
+            weight_corrupt=None if client_weights is None else float(client_weights[:m].sum()),
+            kept=None if client_weights is None else int(np.count_nonzero(client_weights)),
             liars=m,
             certificate=None if result is None else number(result.bias_bound),
             seconds=seconds,
             more=rates,
             note=note,
         )
-        return weights, state, moment
+        return weights, state, metrics
 
-    def who(self, t: int) -> tuple[Index, int]:
-        """The clients of a round, those who lie first, and how many they are."""
-        spec, rng = self.spec, _rng(self.spec, WHO, t)
-        many = max(1, round(spec.sample * spec.clients))
-        chosen = np.sort(rng.choice(spec.clients, many, replace=False))
+    def participants(self, t: int) -> tuple[Index, int]:
+        """The participating clients of a round, Byzantine first, and the number of Byzantine ones."""
+        spec, rng = self.spec, self.spec.rng(FederatedStream.PARTICIPANTS, t)
+        count = max(1, round(spec.sample * spec.clients))
+        chosen = np.sort(rng.choice(spec.clients, count, replace=False))
         if self.attack is None or t <= spec.calm:
             return chosen, 0
         if spec.redraw:
-            return rng.permutation(chosen), _part(spec.eps, many)
-        return chosen, int(np.count_nonzero(chosen < _part(spec.eps, spec.clients)))
+            return rng.permutation(chosen), byzantine_count(spec.eps, count)
+        return chosen, int(np.count_nonzero(chosen < byzantine_count(spec.eps, spec.clients)))
 
-    def rows(self, t: int, weights: Tensor, chosen: Index, m: int) -> Tensor:
-        """(n, d) what the server receives: u_i = w - w_i, or whatever the first m make of it."""
-        attack, coins = self.attack, _rng(self.spec, HONEST, t)
+    def rows(self, t: int, weights: Tensor, participants: Index, m: int) -> Tensor:
+        """(n, d) the updates that the server receives: u_i = w - w_i, the first m of them Byzantine."""
+        attack, rng = self.attack, self.spec.rng(FederatedStream.HONEST_TRAINING, t)
         if not m or attack is None:
-            return self._honest(weights, chosen, coins)
-        malice = _rng(self.spec, MALICE, t)
+            return self._honest_updates(weights, participants, rng)
+        attack_rng = self.spec.rng(FederatedStream.ATTACK, t)
         if isinstance(attack, ClientAttack):
-            site = SimulatedClients(self, weights, self.shares.of(chosen[:m]), malice)
-            return torch.cat([attack.updates(site), self._honest(weights, chosen[m:], coins)])
-        rows = self._honest(weights, chosen, coins)
-        sight = AttackerView(
+            byzantine = SimulatedClients(self, weights, self.shares.of(participants[:m]), attack_rng)
+            honest = participants[m:]
+            return torch.cat([attack.updates(byzantine), self._honest_updates(weights, honest, rng)])
+        rows = self._honest_updates(weights, participants, rng)
+        view = AttackerView(
             m=m,
-            n=len(chosen),
+            n=len(participants),
             honest=rows[m:],
             own=rows[:m].clone(),
             weights=weights,
@@ -207,25 +211,20 @@ class Federation:
             sigma=self.task.sigma,
             weigh=lambda tried: randeigen.aggregate(tried, rule=self.rule, seed=t).weights,
         )
-        rows[:m] = attack.craft(sight.only(attack.sees), malice)
+        rows[:m] = attack.craft(view.only(attack.sees), attack_rng)
         return rows
 
-    def recipe(self) -> LocalTraining:
+    def local_training(self) -> LocalTraining:
         """How an honest client trains."""
-        spec = self.spec.resolve(self.task)
-        assert spec.epochs is not None
-        assert spec.batch is not None
-        assert spec.rate is not None
-        return LocalTraining(spec.epochs, spec.batch, spec.rate)
+        return self.spec.local_training(self.task)
 
-    def _honest(self, weights: Tensor, chosen: Index, rng: Generator) -> Tensor:
-        held = self.shares.of(chosen)
-        ended = clients.train(self.model, self.task.loss, self.train, held, weights, self.recipe(), rng)
-        return weights - ended
-
-    def rate(self, weights: Tensor, images: Tensor, labels: Tensor) -> float:
-        """The share of these images that get these labels."""
+    def agreement(self, weights: Tensor, images: Tensor, labels: Tensor) -> float:
+        """The fraction of these images to which the model gives these labels."""
         return float((self.model.predict(weights, images) == labels).double().mean())
+
+    def _honest_updates(self, weights: Tensor, participants: Index, rng: Generator) -> Tensor:
+        own, training = self.shares.of(participants), self.local_training()
+        return weights - clients.train(self.model, self.task.loss, self.train, own, weights, training, rng)
 
     def _clock(self) -> float:
         if self.device.type == "cuda":
@@ -233,17 +232,6 @@ class Federation:
         return time.perf_counter()
 
 
-def _rng(spec: FederatedConfig, purpose: int, t: int = 0) -> Generator:
-    """Randomness that depends on the seed, what it is for and the round: a resumed run draws the same."""
-    return np.random.default_rng([spec.seed, purpose, t])
-
-
-def _part(eps: float, n: int) -> int:
-    """How many of n lie: never more than eps·n."""
+def byzantine_count(eps: float, n: int) -> int:
+    """How many of n clients are Byzantine: never more than eps·n."""
     return int(eps * n + 1e-9)
-
-
-def _named(name: str, known: Any, kind: str) -> Any:
-    if name not in known:
-        raise BadFraction(f"there is no {kind} {name!r}; known are {', '.join(known)}.")
-    return known[name]

@@ -1,4 +1,4 @@
-"""One HTML page of what was run: it needs no network and no other file, and opens from disk."""
+"""One HTML page about some runs, in one file: it needs no network and opens from disk."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from randeigen.attacks.catalogue import ATTACKS
+from randeigen.attacks import info_of
 from randeigen.certificate import meaning
 from randeigen.lab.results import FederatedRecord
 from randeigen.rows.write import replacing
 
-TITLES = ("attack", "rule", "accuracy", "attack success", "weight to liars", "certificate", "aggregation")
-WORDS = TITLES[:2]  # the columns that hold words
-NOTHING = "--"
+TITLES = ("attack", "rule", "accuracy", "attack success", "Byzantine weight", "certificate", "aggregation")
+WORDS = TITLES[:2]  # the columns of text
+NO_VALUE = "--"
 CAPTIONS = {
-    "accuracy": "Test images read correctly after every round: what is left of the model.",
-    "asr": "Attacked images that the model reads as the attackers want. Nobody is fooled near 0%.",
-    "weight": "How much of each round's average came from attackers. A plain mean keeps all of them.",
+    "accuracy": "Test images that the model classifies correctly after every round.",
+    "asr": "Attacked images that the model classifies as the attackers want. Near 0% the attack fails.",
+    "weight": "The share of each round's average that came from Byzantine clients; a plain mean keeps it.",
     "clients": (
-        "Every mark is one client's update, in the plane of the two widest directions of that round. Blue "
-        "circles are honest, orange triangles lie. Hollow ones were given less weight by the rule, crossed "
-        "ones none. On the right the kept ones alone, magnified."
+        "Every mark is one client's update, in the plane of the top two directions of that round. Blue "
+        "circles are honest, orange triangles Byzantine. Hollow ones were given less weight by the rule, "
+        "crossed ones none. On the right the kept ones alone, magnified."
     ),
-    "trigger": "What the attackers want misread, and as what.",
+    "trigger": "The images that the attackers want misread, and as what.",
 }
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #22262b; --soft: #667; --line: #dcdfe3 }
 @media (prefers-color-scheme: dark) {
   :root { --paper: #171717; --ink: #e4e6e8; --soft: #9aa3ad; --line: #353b43 }
-  /* Drawings are black on white; turned round they keep their hues, and white becomes the paper. */
+  /* Drawings are black on white; inverted they keep their hues, and white becomes the background. */
   img.drawing { filter: invert(.91) hue-rotate(180deg) }
 }
 body { background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif;
@@ -59,7 +59,7 @@ pre { overflow-x: auto; font-size: .88rem }
 
 @dataclass(frozen=True)
 class Part:
-    """A heading, what is to be said, runs to compare and pictures of them: paths of PNG files."""
+    """A section: a heading, paragraphs, runs to compare and pictures of them (paths of PNG files)."""
 
     title: str
     words: Sequence[str] = ()
@@ -70,7 +70,7 @@ class Part:
 def write_page(
     path: str | os.PathLike[str], title: str, words: Sequence[str], parts: Sequence[Part], end: str = ""
 ) -> None:
-    """The whole page; `end` is shown as it is, for commands."""
+    """Write the whole page; `end` is shown as preformatted text, for commands."""
     body = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line)}</p>" for line in words)]
     for part in parts:
         body += [f"<h2>{escape(part.title)}</h2>", *(f"<p>{escape(line)}</p>" for line in part.words)]
@@ -85,37 +85,43 @@ def write_page(
         file.write(page.encode())
 
 
-def line(record: FederatedRecord) -> tuple[str, ...]:
-    """The run's end as cells, in the order of `TITLES`."""
-    last, times = record.history[-1], sorted(moment.seconds for moment in record.history)
-    sure = NOTHING if last.certificate is None else f"{last.certificate:.3g}"
-    shares = [percent(share) for share in (last.accuracy, last.asr, weight(record))]
-    return (record.spec.attack, record.spec.rule, *shares, sure, f"{1e3 * times[len(times) // 2]:.1f} ms")
+def table_row(record: FederatedRecord) -> tuple[str, ...]:
+    """The last round of a run as cells, in the order of `TITLES`."""
+    last, times = record.history[-1], sorted(metrics.seconds for metrics in record.history)
+    certificate = NO_VALUE if last.certificate is None else f"{last.certificate:.3g}"
+    shares = [percent(share) for share in (last.accuracy, last.asr, byzantine_weight(record))]
+    return (
+        record.spec.attack,
+        record.spec.rule,
+        *shares,
+        certificate,
+        f"{1e3 * times[len(times) // 2]:.1f} ms",
+    )
 
 
-def weight(record: FederatedRecord) -> float | None:
-    """The share of the last average that came from liars; None where nobody lied or no client has one."""
+def byzantine_weight(record: FederatedRecord) -> float | None:
+    """The Byzantine clients' share of the last average; None where there are none, or no client weights."""
     last = record.history[-1]
     return last.weight_corrupt if last.liars else None
 
 
 def percent(share: float | None) -> str:
-    """A share for a table."""
-    return NOTHING if share is None else f"{100 * share:.1f}%"
+    """A fraction for a table."""
+    return NO_VALUE if share is None else f"{100 * share:.1f}%"
 
 
-def told_of(records: Sequence[FederatedRecord]) -> list[str]:
-    """What a group of runs under one attack came to, in sentences."""
+def summarise(records: Sequence[FederatedRecord]) -> list[str]:
+    """The results of some runs under one attack, in sentences."""
     spec, last = records[0].spec, records[0].history[-1]
-    name = spec.attack.partition(":")[0]
-    if name not in ATTACKS:
+    info = info_of(spec.attack)
+    if info is None:
         start = f"All {spec.clients} clients are honest."
     else:
-        liars = f"{last.liars} of the {round(spec.sample * spec.clients)} clients of the last round lied"
-        start = f"{liars}: {ATTACKS[name].does} ({ATTACKS[name].goal}; {ATTACKS[name].paper})."
+        count = f"{last.liars} of the {round(spec.sample * spec.clients)} clients of the last round"
+        start = f"{count} were Byzantine: {info.does} ({info.goal}; {info.paper})."
     ends = []
     for record in records:
-        end = f"{record.spec.rule} reads {percent(record.accuracy)} of the test images right"
+        end = f"{record.spec.rule} classifies {percent(record.accuracy)} of the test images correctly"
         if record.asr is not None:
             end += f" and {percent(record.asr)} of the attacked ones as the attackers want"
         ends.append(end)
@@ -123,19 +129,21 @@ def told_of(records: Sequence[FederatedRecord]) -> list[str]:
 
 
 def cells(records: Sequence[FederatedRecord]) -> tuple[list[str], list[list[str]]]:
-    """Titles and lines that fit 80 columns: the attack where there are several, else how long it took."""
+    """Titles and rows that fit 80 columns: with the attack where there are several, else with the time."""
     several = len({record.spec.attack for record in records}) > 1
-    wanted = slice(0, -1) if several else slice(1, None)
-    return list(TITLES[wanted]), [list(line(record)[wanted]) for record in records]
+    columns = slice(0, -1) if several else slice(1, None)
+    return list(TITLES[columns]), [list(table_row(record)[columns]) for record in records]
 
 
 def _table(records: Sequence[FederatedRecord]) -> str:
     titles, lines = cells(records)
     rows = ["".join(_cell("th", title, title) for title in titles)]
-    rows += ["".join(_cell("td", *pair) for pair in zip(titles, shown, strict=True)) for shown in lines]
+    rows += ["".join(_cell("td", *pair) for pair in zip(titles, line, strict=True)) for line in lines]
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    told = escape(f"Certificate of the last average: {meaning(rows='updates', corrupt='f corrupt updates')}")
-    return f'<div class="wide"><table>\n{body}\n</table></div>\n<figcaption>{told}</figcaption>'
+    caption = escape(
+        f"Certificate of the last average: {meaning(rows='updates', corrupt='f corrupt updates')}"
+    )
+    return f'<div class="wide"><table>\n{body}\n</table></div>\n<figcaption>{caption}</figcaption>'
 
 
 def _cell(tag: str, title: str, text: str) -> str:
@@ -144,15 +152,15 @@ def _cell(tag: str, title: str, text: str) -> str:
 
 
 def _figures(pictures: Sequence[Path]) -> str:
-    figures, said = [], set()
+    figures, captioned = [], set()
     for path in pictures:
         kind = path.stem.partition("-")[0]
         caption = escape(CAPTIONS.get(kind, path.stem))
         broad = ' class="broad"' if kind in ("clients", "trigger") else ""
-        drawn = "" if kind == "trigger" else ' class="drawing"'
+        style = "" if kind == "trigger" else ' class="drawing"'
         data = base64.b64encode(path.read_bytes()).decode()
-        image = f'<img{drawn} alt="{caption}" src="data:image/png;base64,{data}">'
-        below = "" if kind in said else f"<figcaption>{caption}</figcaption>"
-        said.add(kind)
+        image = f'<img{style} alt="{caption}" src="data:image/png;base64,{data}">'
+        below = "" if kind in captioned else f"<figcaption>{caption}</figcaption>"
+        captioned.add(kind)
         figures.append(f"<figure{broad}>{image}{below}</figure>")
     return '<div class="pictures">\n' + "\n".join(figures) + "\n</div>"

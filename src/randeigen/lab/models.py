@@ -1,4 +1,4 @@
-"""The models of the paper. Any `nn.Module` without buffers will do; those of these layers train fastest."""
+"""The models of the paper. Any `nn.Module` without buffers can be used; these layers train fastest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def convnet(side: int = 28, kernel: int = 5, channels: int = 30, hidden: int = 200) -> nn.Sequential:
-    """Two padded convolutions with pooling, two linear layers; as it stands the paper's CNN (319,520)."""
+    """Two padded convolutions with pooling, two linear layers; by default the paper's CNN (319,520)."""
     pad, flat = kernel // 2, channels * (side // 4) ** 2
     return nn.Sequential(
         *(nn.Conv2d(1, channels, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2)),

@@ -1,4 +1,4 @@
-"""Pictures of runs: how accuracy, attack success and the weight of liars went, rule beside rule."""
+"""Pictures of runs: accuracy, attack success and Byzantine weight over the rounds, rule beside rule."""
 
 from __future__ import annotations
 
@@ -9,46 +9,41 @@ from typing import Any
 
 from randeigen import plotting
 from randeigen.lab.results import FederatedRecord, RoundMetrics
-from randeigen.rules import RULES, rule_class
 
-# Okabe and Ito's palette: told apart with any common colour blindness, and by dashes without colour.
+# Okabe and Ito's palette: distinct with any common colour blindness; dashes differ too.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-MARKED = 10  # marks on a line
+MARKS_PER_LINE = 10
 
-Course = tuple[str, str, Callable[[RoundMetrics], float | None]]
+Course = tuple[str, str, Callable[[RoundMetrics], float | None]]  # title, unit, value of a round
 COURSES: Mapping[str, Course] = {
-    "accuracy": ("accuracy", "correct test images", lambda moment: moment.accuracy),
-    "asr": ("attack success", "images misread as the attackers want", lambda moment: moment.asr),
+    "accuracy": ("accuracy", "correct test images", lambda metrics: metrics.accuracy),
+    "asr": ("attack success", "images misread as the attackers want", lambda metrics: metrics.asr),
     "weight": (
         "weight given to attackers",
         "share of the aggregate",
-        lambda moment: moment.weight_corrupt if moment.liars else None,
+        lambda metrics: metrics.weight_corrupt if metrics.liars else None,
     ),
 }
 
 
-def weighs(rule: str) -> bool:
-    """Whether a rule gives whole clients weights; a median, say, judges every column on its own."""
-    name = rule.rpartition("+")[2].partition(":")[0]
-    return name not in RULES or not rule_class(name).by_column
-
-
 def draw_runs(folder: str | os.PathLike[str], records: Sequence[FederatedRecord]) -> list[Path]:
-    """accuracy.png, and where they have a meaning asr.png and weight.png; their paths."""
-    drawn = []
+    """Draw accuracy.png, and where they have a meaning asr.png and weight.png; their paths."""
+    paths = []
     for name, (title, unit, of) in COURSES.items():
-        lines = {r.spec.rule: [of(moment) for moment in r.history] for r in records}
+        lines = {r.spec.rule: [of(metrics) for metrics in r.history] for r in records}
         lines = {rule: line for rule, line in lines.items() if any(value is not None for value in line)}
         path = Path(folder) / f"{name}.png"
         if not lines:
-            path.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
+            path.unlink(missing_ok=True)  # an earlier run's would be mistaken for this one's
             continue
         spec = records[0].spec
-        draw_lines(path, f"{title}: {_told(records[0])}", unit, lines, "round", spec.rounds, calm=spec.calm)
-        drawn.append(path)
-    return drawn
+        draw_lines(
+            path, f"{title}: {_setting(records[0])}", unit, lines, "round", spec.rounds, calm=spec.calm
+        )
+        paths.append(path)
+    return paths
 
 
 def draw_lines(
@@ -64,11 +59,11 @@ def draw_lines(
     """Shares over rounds or epochs, one line for each rule or defence."""
     figure = plotting.new_figure((7.2, 4.0))
     axes = figure.subplots()
-    for place, (rule, values) in enumerate(lines.items()):
-        look = place % len(COLOURS)
+    for index, (rule, values) in enumerate(lines.items()):
+        look = index % len(COLOURS)
         rounds = [t for t, value in enumerate(values, 1) if value is not None]
         style = {"color": COLOURS[look], "linestyle": DASHES[look], "marker": MARKS[look]}
-        every = max(1, len(rounds) // MARKED)
+        every = max(1, len(rounds) // MARKS_PER_LINE)
         axes.plot(
             *(rounds, [value for value in values if value is not None]),
             **style,
@@ -92,7 +87,7 @@ def draw_lines(
     plotting.save(figure, path)
 
 
-def _told(record: FederatedRecord) -> str:
+def _setting(record: FederatedRecord) -> str:
     spec = record.spec
     mix = f", Dirichlet({spec.alpha:g})" if spec.partition == "dirichlet" else ""
     if spec.attack == "none":

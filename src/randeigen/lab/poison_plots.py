@@ -1,4 +1,4 @@
-"""Pictures of training on poisoned data: the course of it, and where the poison stands among gradients."""
+"""Pictures of training on poisoned data: metrics over the epochs, and gradients on their top direction."""
 
 from __future__ import annotations
 
@@ -16,49 +16,51 @@ from randeigen.lab.results import CentralizedRecord, EpochMetrics
 
 BINS = 40
 COURSES: Mapping[str, tuple[str, str, Callable[[EpochMetrics], float | None]]] = {
-    "accuracy": ("accuracy", "correct test images", lambda seen: seen.accuracy),
-    "asr": ("attack success", "images misread as the attacker wants", lambda seen: seen.asr),
-    "weight": ("weight of the poison", "beside an honest example's", lambda seen: seen.weight_poison),
+    "accuracy": ("accuracy", "correct test images", lambda metrics: metrics.accuracy),
+    "asr": ("attack success", "images misread as the attacker wants", lambda metrics: metrics.asr),
+    "weight": ("weight of the poison", "beside an honest example's", lambda metrics: metrics.weight_poison),
 }
 
 
 def draw_training(folder: str | os.PathLike[str], records: Sequence[CentralizedRecord]) -> list[Path]:
-    """accuracy.png, and where they have a meaning asr.png and weight.png; their paths."""
-    drawn, spec = [], records[0].spec
+    """Draw accuracy.png, and where they have a meaning asr.png and weight.png; their paths."""
+    paths, spec = [], records[0].spec
     for name, (title, unit, of) in COURSES.items():
-        lines = {r.spec.defence: [of(seen) for seen in r.history] for r in records}
+        lines = {r.spec.defence: [of(metrics) for metrics in r.history] for r in records}
         path = Path(folder) / f"{name}.png"
         if all(value is None for line in lines.values() for value in line):
-            path.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
+            path.unlink(missing_ok=True)  # an earlier run's would be mistaken for this one's
             continue
-        draw_lines(path, f"{title}: {_told(spec)}", unit, lines, "epoch", len(records[0].history))
-        drawn.append(path)
-    return drawn
+        draw_lines(path, f"{title}: {_setting(spec)}", unit, lines, "epoch", len(records[0].history))
+        paths.append(path)
+    return paths
 
 
-def draw_projection(path: str | os.PathLike[str], seen: Projection, spec: CentralizedConfig) -> None:
-    """A histogram of gradients' places on the widest direction of their label (the paper's last figure)."""
+def draw_projection(path: str | os.PathLike[str], gradients: Projection, spec: CentralizedConfig) -> None:
+    """Draw a histogram of gradients projected on their label's top direction (the paper's last figure)."""
     figure = plotting.new_figure((7.2, 4.0))
     axes = figure.subplots()
-    edges = np.linspace(seen.places.min(), seen.places.max(), BINS + 1)
+    edges = np.linspace(gradients.projections.min(), gradients.projections.max(), BINS + 1)
     kinds = (
-        ("honest", ~seen.poison, plotting.HONEST, "/"),
-        ("poison", seen.poison, plotting.CORRUPT, "\\"),
+        ("honest", ~gradients.poison, plotting.HONEST, "/"),
+        ("poison", gradients.poison, plotting.CORRUPT, "\\"),
     )
     for name, mask, colour, hatch in kinds:
         if mask.any():
             look = {"color": colour, "alpha": 0.65, "hatch": hatch, "edgecolor": "white"}
-            axes.hist(seen.places[mask], edges, label=f"{name} ({mask.sum()})", **look)
-    axes.set_xlabel("place on the widest direction of the gradients, all of length 1")
+            axes.hist(gradients.projections[mask], edges, label=f"{name} ({mask.sum()})", **look)
+    axes.set_xlabel("projection on the top direction of the gradients, all of norm 1")
     axes.set_ylabel("examples")
     plotting.quiet(axes)
     axes.set_title(
-        f"label {seen.label} after epoch {seen.epoch}: {_told(spec)}, {spec.defence}", loc="left", fontsize=11
+        f"label {gradients.label} after epoch {gradients.epoch}: {_setting(spec)}, {spec.defence}",
+        loc="left",
+        fontsize=11,
     )
     axes.legend(frameon=False, fontsize=10)
     plotting.save(figure, path)
 
 
-def _told(spec: CentralizedConfig) -> str:
+def _setting(spec: CentralizedConfig) -> str:
     attack = "no attack" if spec.attack == "none" else spec.attack
     return f"{spec.task}, {attack}, eps {spec.eps:g}"

@@ -1,4 +1,4 @@
-"""What the server does with the aggregate: a frozen value, its state a dict of tensors beside it."""
+"""Server optimizers: frozen values, whose state is a dict of tensors beside them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from randeigen.lab.stacked_model import Tensor
+from randeigen import registry
+from randeigen.attacks.base import Tensor
 
 State: TypeAlias = dict[str, Tensor]  # empty before the first step
 
@@ -25,7 +26,6 @@ class Sgd:
     eta: float = 1.0
 
     def step(self, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step."""
         return weights - self.eta * update, state
 
 
@@ -39,7 +39,6 @@ class Adam:
     tau: float = 1e-3
 
     def step(self, weights: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step."""
         mom, var = (state["mom"], state["var"]) if state else (update, update * update)
         mom = self.b1 * mom + (1 - self.b1) * update
         var = self.b2 * var + (1 - self.b2) * update * update
@@ -47,3 +46,9 @@ class Adam:
 
 
 SERVERS: Mapping[str, Callable[..., Server]] = {"sgd": Sgd, "adam": Adam}
+
+
+def build(text: str) -> Server:
+    """The server optimizer that `name` or `name:key=value,key=value` asks for."""
+    server: Server = registry.parse(text, SERVERS, "server")
+    return server

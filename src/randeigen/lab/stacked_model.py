@@ -3,32 +3,31 @@
 Weights are one row of d numbers per client. Layers that are known here become batched matrix products;
 a convolution is one of its unfolded images, and so is its gradient, which is deterministic and, for a
 hundred clients, faster than a convolution in a hundred groups. On a GPU, convolution, ReLU and pooling are
-the kernels of `fused`. Any other model goes through `torch.vmap`.
+the kernels of `stacked_cuda`. Any other model goes through `torch.vmap`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from randeigen.errors import BadRows
+from randeigen.attacks.base import Tensor
+from randeigen.errors import BadModel
 from randeigen.lab import stacked_cuda
-
-Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity, nn.LeakyReLU, nn.ELU, nn.SiLU)
 
 
 class StackedModel:
-    """A model seen as a function of (clients, d) weights and (clients, batch, ...) images."""
+    """A model as a function of (clients, d) weights and (clients, batch, ...) images."""
 
     def __init__(self, model: nn.Module) -> None:
         if list(model.buffers()):
-            raise BadRows(
+            raise BadModel(
                 "this model has buffers (batch norm?), which clients cannot average; use one without."
             )
         self.model = model
@@ -75,7 +74,7 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def _through_layers(model: Any, parameters: Sequence[Tensor], images: Tensor) -> Tensor:
-    """Images travel as (clients, batch, height, width, channels): what a kernel sees lies close together."""
+    """Images are kept as (clients, batch, height, width, channels): a kernel's pixels are close in memory."""
     left, x = list(parameters), images.permute(0, 1, 3, 4, 2) if images.ndim == 5 else images
     layers = list(model)
     while layers:
@@ -116,7 +115,7 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, kernels: Tensor, pad: int) -> Tensor:
-        """The products, and what their gradient will need."""
+        """The products; the unfolded images are kept for the gradient."""
         patches, size = _patches(images, kernels.shape[-1], pad)
         ctx.save_for_backward(patches, kernels)
         ctx.pad = pad
@@ -124,21 +123,22 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        """The images' gradient is a convolution too, with the kernels turned round."""
+        """The images' gradient is a convolution too, with the kernels rotated by 180 degrees."""
         patches, kernels = ctx.saved_tensors
         g, o, c, k, _ = kernels.shape
-        slopes = torch.bmm(grads[0].flatten(1, 3).transpose(1, 2), patches)
-        to_kernels = slopes.view(g, o, k, k, c).permute(0, 1, 4, 2, 3)
-        to_images = None
+        grad_output = grads[0]
+        products = torch.bmm(grad_output.flatten(1, 3).transpose(1, 2), patches)
+        grad_kernels = products.view(g, o, k, k, c).permute(0, 1, 4, 2, 3)
+        grad_images = None
         if ctx.needs_input_grad[0]:
-            turned = kernels.flip(3, 4).permute(0, 3, 4, 1, 2).flatten(1, 3)
-            spread, size = _patches(grads[0], k, k - 1 - ctx.pad)
-            to_images = torch.bmm(spread, turned).unflatten(1, size)
-        return to_images, to_kernels, None
+            rotated = kernels.flip(3, 4).permute(0, 3, 4, 1, 2).flatten(1, 3)
+            unfolded, size = _patches(grad_output, k, k - 1 - ctx.pad)
+            grad_images = torch.bmm(unfolded, rotated).unflatten(1, size)
+        return grad_images, grad_kernels, None
 
 
 def _patches(images: Tensor, k: int, pad: int) -> tuple[Tensor, tuple[int, int, int]]:
-    """(G, B·h·w, k·k·C): at each place of the kernel, the pixels it sees; and (B, h, w)."""
+    """(G, B·h·w, k·k·C) the pixels under the kernel at each of its positions; and (B, h, w)."""
     padded = functional.pad(images, (0, 0, pad, pad, pad, pad)).contiguous()
     g, b, height, width, c = padded.shape
     h, w = height - k + 1, width - k + 1

@@ -1,4 +1,4 @@
-"""Gradient steps of many clients at once: one forward, one backward, one update for all of them."""
+"""SGD steps of many clients at once: one forward pass, one backward pass, one update for all of them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from randeigen.attacks.base import Poison
+from randeigen.attacks.base import BatchPoison, Tensor
 from randeigen.lab.config import LocalTraining
-from randeigen.lab.stacked_model import StackedModel, Tensor
+from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.tasks import Loss
 
-MIN_RECORDED_STEPS = 8  # steps
-MIN_ACTIVE_FRACTION = 0.7  # of the clients of a recorded step may be all that still work
+MIN_RECORDED_STEPS = 8  # shorter runs of equal steps are not worth a CUDA graph
+MIN_ACTIVE_FRACTION = 0.7  # re-record the CUDA graph when fewer of its clients are still training
 
-
-LrFactors: TypeAlias = NDArray[np.float32]  # (steps, clients) what multiplies the rate; 0 for who is done
+# (steps, clients) factors of the learning rate; 0 once a client has finished.
+LrFactors: TypeAlias = NDArray[np.float32]
 
 
 class Data(NamedTuple):
-    """Images as the model sees them, and labels, on the device where all happens."""
+    """Images as the model sees them, and labels, on the device that trains."""
 
     images: Tensor
     labels: Tensor
 
 
 class StackedSGD:
-    """Plain SGD on (clients, d) weights. Meanwhile each parameter of all clients lies by itself."""
+    """SGD on (clients, d) weights, kept as one tensor per parameter for all clients while it runs."""
 
     def __init__(
         self,
@@ -38,84 +38,93 @@ class StackedSGD:
         loss: Loss,
         data: Data,
         weights: Tensor,
-        recipe: LocalTraining,
-        who: Tensor,
-        poison: Poison | None = None,
-        pull: tuple[Tensor, float] | None = None,
+        training: LocalTraining,
+        members: Tensor,
+        poison: BatchPoison | None = None,
+        proximal: tuple[Tensor, float] | None = None,
     ) -> None:
-        self.model, self.loss, self.data, self.recipe = model, loss, data, recipe
-        self.who, self.poison = who, poison
-        self.rate = recipe.rate
-        self.now = [piece.clone(memory_format=torch.contiguous_format) for piece in model.split(weights)]
-        self.speed = [torch.zeros_like(piece) for piece in self.now] if recipe.momentum else []
-        self.anchors = model.split(pull[0]) if pull is not None else []
-        self.strength = pull[1] if pull is not None else 0.0
+        self.model, self.loss, self.data, self.training = model, loss, data, training
+        self.members, self.poison = members, poison  # members: (clients,) the clients' indices
+        self.lr = training.lr
+        self.parameters = [
+            piece.clone(memory_format=torch.contiguous_format) for piece in model.split(weights)
+        ]
+        self.momentum = [torch.zeros_like(piece) for piece in self.parameters] if training.momentum else []
+        self.anchors = model.split(proximal[0]) if proximal is not None else []
+        self.rho = proximal[1] if proximal is not None else 0.0
 
-    def follow(self, places: Tensor, parts: Tensor, pace: LrFactors, active: Sequence[int]) -> Tensor:
-        """(clients, d) after all steps of a plan, each by the clients still at work, which come first."""
-        for steps, width in bands(active, pace) if places.is_cuda else _one_by_one(active):
-            factors, self.rate = pace[steps, :width], self.recipe.rate
-            changing = None
+    def run(
+        self, indices: Tensor, loss_weights: Tensor, lr_factors: LrFactors, active: Sequence[int]
+    ) -> Tensor:
+        """(clients, d) after all steps of a schedule, each by the clients that still train: the first."""
+        for steps, width in bands(active, lr_factors) if indices.is_cuda else _one_by_one(active):
+            factors, self.lr = lr_factors[steps, :width], self.training.lr
+            per_client = None
             if (factors == factors[0, 0]).all():
-                self.rate *= float(factors[0, 0])
+                self.lr *= float(factors[0, 0])
             else:
-                changing = torch.from_numpy(factors).to(places.device)
-            self._walk(places[steps, :width], parts[steps, :width], changing)
-        return torch.cat([piece.flatten(1) for piece in self.now], dim=1)
+                per_client = torch.from_numpy(factors).to(indices.device)
+            self._run_band(indices[steps, :width], loss_weights[steps, :width], per_client)
+        return torch.cat([piece.flatten(1) for piece in self.parameters], dim=1)
 
-    def step(self, places: Tensor, parts: Tensor, pace: Tensor | None) -> None:
-        """One step of the first clients, one for each line of places; `pace` multiplies the rate."""
-        active, recipe = len(places), self.recipe
-        images, labels = self.data.images[places], self.data.labels[places]
+    def step(self, indices: Tensor, loss_weights: Tensor, lr_factors: Tensor | None) -> None:
+        """One step of the first clients, one for each row of indices; `lr_factors` (clients,) or None."""
+        active, training = len(indices), self.training
+        images, labels = self.data.images[indices], self.data.labels[indices]
         if self.poison is not None:
-            images, labels = self.poison(images, labels, self.who[:active])
-        mine = [piece[:active] for piece in self.now]
-        leaves = [piece.detach().requires_grad_() for piece in mine]
-        losses = self.loss(self.model.logits(leaves, images).flatten(0, 1), labels.flatten()).view_as(parts)
-        slopes = list(torch.autograd.grad((losses * parts).sum(), leaves))
+            images, labels = self.poison(images, labels, self.members[:active])
+        parameters = [piece[:active] for piece in self.parameters]
+        leaves = [piece.detach().requires_grad_() for piece in parameters]
+        logits = self.model.logits(leaves, images).flatten(0, 1)
+        losses = self.loss(logits, labels.flatten()).view_as(loss_weights)
+        grads = list(torch.autograd.grad((losses * loss_weights).sum(), leaves))
         with torch.no_grad():
-            if recipe.decay:
-                torch._foreach_add_(slopes, mine, alpha=recipe.decay)
-            for slope, piece, anchor in zip(slopes, mine, self.anchors, strict=False):
-                slope.add_(piece - anchor[:active], alpha=2 * self.strength)
-            if self.speed:
-                moving = [piece[:active] for piece in self.speed]
-                torch._foreach_mul_(moving, recipe.momentum)
-                torch._foreach_add_(moving, slopes)
-                slopes = moving
-            if pace is not None:
-                slopes = [_by_client(pace, slope) for slope in slopes]
-            torch._foreach_add_(mine, slopes, alpha=-self.rate)
+            if training.weight_decay:
+                torch._foreach_add_(grads, parameters, alpha=training.weight_decay)
+            for grad, piece, anchor in zip(grads, parameters, self.anchors, strict=False):
+                grad.add_(piece - anchor[:active], alpha=2 * self.rho)
+            if self.momentum:
+                buffers = [piece[:active] for piece in self.momentum]
+                torch._foreach_mul_(buffers, training.momentum)
+                torch._foreach_add_(buffers, grads)
+                grads = buffers
+            if lr_factors is not None:
+                grads = [_times_factor(lr_factors, grad) for grad in grads]
+            torch._foreach_add_(parameters, grads, alpha=-self.lr)
 
-    def _walk(self, places: Tensor, parts: Tensor, pace: Tensor | None) -> None:
+    def _run_band(self, indices: Tensor, loss_weights: Tensor, lr_factors: Tensor | None) -> None:
         """Steps of the same clients. On a GPU, one is recorded after the first, and replayed.
 
         A step is dozens of small kernels, which the host would otherwise launch more slowly than they run.
         """
-        plan = [part for part in (places, parts, pace) if part is not None]
-        if len(places) < MIN_RECORDED_STEPS or not places.is_cuda:
-            for step in range(len(places)):
-                self.step(places[step], parts[step], None if pace is None else pace[step])
+        plan = [part for part in (indices, loss_weights, lr_factors) if part is not None]
+        if len(indices) < MIN_RECORDED_STEPS or not indices.is_cuda:
+            for step in range(len(indices)):
+                factors = None if lr_factors is None else lr_factors[step]
+                self.step(indices[step], loss_weights[step], factors)
             return
-        held = [part[0].clone() for part in plan]
-        held_pace = None if pace is None else held[2]
-        aside = _aside()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            self.step(held[0], held[1], held_pace)
-            graph = _recorded(lambda: self.step(held[0], held[1], held_pace))
-            for step in range(1, len(places)):
-                torch._foreach_copy_(held, [part[step] for part in plan])
+        inputs = [part[0].clone() for part in plan]  # the graph reads these; they are overwritten per step
+        factors = None if lr_factors is None else inputs[2]
+        side = _side_stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.step(inputs[0], inputs[1], factors)
+            graph = _record(lambda: self.step(inputs[0], inputs[1], factors))
+            for step in range(1, len(indices)):
+                torch._foreach_copy_(inputs, [part[step] for part in plan])
                 graph.replay()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(side)
 
 
-def bands(active: Sequence[int], pace: LrFactors) -> Iterator[tuple[slice, int]]:
-    """Steps in a row that are taken together, and with how many clients.
+def bands(active: Sequence[int], lr_factors: LrFactors) -> Iterator[tuple[slice, int]]:
+    """Consecutive steps that are taken together, and with how many clients.
 
-    Few clients stand idle in any of them, and where all go at one pace, it is the same throughout.
+    Few clients are idle in any of them, and where all have one learning rate, it is the same throughout.
     """
-    common = [pace[s, 0] if (pace[s, :a] == pace[s, 0]).all() else None for s, a in enumerate(active)]
+    common = [
+        lr_factors[s, 0] if (lr_factors[s, :a] == lr_factors[s, 0]).all() else None
+        for s, a in enumerate(active)
+    ]
     first = 0
     for step in range(1, len(active) + 1):
         if (
@@ -132,16 +141,16 @@ def _one_by_one(active: Sequence[int]) -> Iterator[tuple[slice, int]]:
 
 
 @cache
-def _aside() -> Any:
-    """Where steps are recorded. Always the same: the memory of one stream is not given to another."""
+def _side_stream() -> Any:
+    """The stream that records steps. Always the same: torch does not share memory between streams."""
     return torch.cuda.Stream()
 
 
-_LAST: list[Any] = []  # the graph recorded last: its memory serves the next, which replaces it
+_LAST: list[Any] = []  # the graph recorded last: its memory pool serves the next one, which replaces it
 
 
-def _recorded(step: Callable[[], None]) -> Any:
-    """A graph of this step. Only the newest may be replayed."""
+def _record(step: Callable[[], None]) -> Any:
+    """A CUDA graph of this step. Only the newest graph may be replayed."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(*(last.pool() for last in _LAST))
     try:
@@ -152,5 +161,5 @@ def _recorded(step: Callable[[], None]) -> Any:
     return graph
 
 
-def _by_client(factors: Tensor, slope: Tensor) -> Tensor:
-    return factors.view(-1, *(1,) * (slope.ndim - 1)) * slope
+def _times_factor(factors: Tensor, grad: Tensor) -> Tensor:
+    return factors.view(-1, *(1,) * (grad.ndim - 1)) * grad

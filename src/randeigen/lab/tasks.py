@@ -1,4 +1,4 @@
-"""What is learnt: images, labels, a model, a loss. A user's own task is one `Task(...)` away."""
+"""Tasks: images, labels, a model, a loss. A user's own task is one `Task(...)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from randeigen.errors import BadRows
+from randeigen import registry
+from randeigen.errors import BadParameter
 from randeigen.lab import datasets
 from randeigen.lab.models import convnet, mnistnet, small_convnet
 
@@ -28,7 +29,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Data, model and loss, and how clients train on them unless they are told otherwise.
+    """Data, model and loss, and how clients train on them by default.
 
     Images are (N, channels, height, width) with pixels from 0 to 1; the model sees (pixel - mean) / std.
 
@@ -45,27 +46,26 @@ class Task:
     loss: Loss = cross_entropy
     epochs: int = 5
     batch: int = 50
-    rate: float = 1e-3
+    rate: float = 1e-3  # the learning rate
     sigma: float = 1e-5  # honest variance of 1,000 coordinates, as known to FILTERING and to its attackers
-    targets: tuple[Images, Labels] | None = None  # images that MPA wants misread, and as what
+    targets: tuple[Images, Labels] | None = None  # images that MPA wants misread, and their wrong labels
 
     def __post_init__(self) -> None:
-        """Refuse data that would fail later and further away."""
         for part, (images, labels) in (("train", self.train), ("test", self.test)):
             if images.ndim != 4 or len(images) != len(labels) or not len(images):
-                raise BadRows(
+                raise BadParameter(
                     f"task {self.name!r}: {part} images have shape {images.shape}, labels {labels.shape}; "
                     "give (N, channels, height, width) and (N,)."
                 )
             if labels.min() < 0 or labels.max() >= self.classes:
-                raise BadRows(f"task {self.name!r}: {part} labels must be from 0 to {self.classes - 1}.")
+                raise BadParameter(f"task {self.name!r}: {part} labels must be from 0 to {self.classes - 1}.")
 
-    def normal(self, pixels: Any) -> Any:
+    def normalise(self, pixels: Any) -> Any:
         """Pixels from 0 to 1 as the model sees them."""
         return (pixels - self.mean) / self.std
 
-    def marked(self) -> tuple[Images, Labels]:
-        """The images MPA wants misread, and as what: ten of the test set unless the task names its own."""
+    def target_images(self) -> tuple[Images, Labels]:
+        """The images that MPA wants misread, and as what: the task's own, or ten of the test set."""
         if self.targets is not None:
             return self.targets
         images, labels = self.test
@@ -75,7 +75,7 @@ class Task:
 
 @cache
 def digits() -> Task:
-    """scikit-learn's 1,797 digits of 8×8 pixels: 1,297 to learn from, 500 to be tested on."""
+    """scikit-learn's 1,797 digits of 8×8 pixels: 1,297 for training, 500 for testing."""
     images, labels = datasets.digits()
     order = np.random.default_rng(0).permutation(len(images))
     images, labels = images[order].reshape(-1, 1, 8, 8), labels[order]
@@ -107,7 +107,7 @@ def fashion_mnist() -> Task:
 
 @cache
 def mnist_dba() -> Task:
-    """MNIST as DBA has it: MnistNet, pixels as they are, fast honest clients."""
+    """MNIST as DBA has it: MnistNet, pixels from 0 to 1, a large honest learning rate."""
     return _pictures("mnist", mnistnet, suffix="-dba", batch=10, rate=0.1)
 
 
@@ -126,8 +126,14 @@ TASKS: dict[str, Callable[[], Task]] = {
 }
 
 
-# The ten images of the published targeted attack, by their place in the test set, and what each is to be
-# taken for; `data.mpa` reads the arrays that were published with it.
+def build(name: str) -> Task:
+    """The task of this name. Its data is read, or downloaded, on the first call."""
+    task: Task = registry.parse(name, TASKS, "task")
+    return task
+
+
+# The ten images of the published targeted attack, as indices into the test set, and the label that each is
+# to get; `datasets.mpa` reads the arrays that were published with it.
 TARGETS = {
     "mnist": (
         (9207, 770, 663, 6468, 8349, 4683, 7251, 9159, 2472, 9361),

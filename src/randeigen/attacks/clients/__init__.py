@@ -1,1 +1,1 @@
-"""Attacks that run inside a malicious client, which trains on what it should not."""
+"""Attacks that train inside Byzantine clients, on poisoned data or towards poisoned weights."""

@@ -1,1 +1,1 @@
-"""Attacks that craft the rows that malicious clients send."""
+"""Attacks that replace the updates of Byzantine clients, given what they see of the round."""

@@ -5,25 +5,19 @@ from __future__ import annotations
 import json
 from itertools import groupby
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from randeigen.attacks.catalogue import ATTACKS, POISONS
+from randeigen.attacks import ATTACKS, POISONS
 from randeigen.cli.console import console, print_line
 from randeigen.cli.exit_codes import UsageError, exit_on_error, print_error
 from randeigen.cli.options import TableAsJson
 from randeigen.cli.rule_listing import wrapped
-from randeigen.registry import parameters, parse
+from randeigen.registry import parameters
 
 WIDTH, INDENT = 80, 17  # columns
-
-
-def build(text: str) -> Any:
-    """The attack that `name` or `name:key=value,key=value` asks for; None for "none"."""
-    makers = {"none": lambda: None, **{name: entry.make for name, entry in ATTACKS.items()}}
-    return parse(text, makers, "attack")
 
 
 def attacks(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from randeigen import plotting
-from randeigen.cli.commands import attacks
+from randeigen import attacks, plotting
 from randeigen.cli.console import print_line
-from randeigen.cli.exit_codes import UsageError, exit_on_error, print_error
+from randeigen.cli.exit_codes import exit_on_error, print_error
 from randeigen.cli.experiment_runs import (
     FinishedRun,
     ProgressLine,
@@ -24,8 +23,7 @@ from randeigen.cli.experiment_runs import (
     resumable,
 )
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
-from randeigen.registry import build_rule, parameters, parse
-from randeigen.rules import RULES
+from randeigen.registry import build_rule
 
 if TYPE_CHECKING:
     from randeigen.lab import FederatedConfig, FederatedRecord, RoundMetrics, RoundSnapshot
@@ -86,10 +84,8 @@ def simulate(
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with exit_on_error():
-        from randeigen.lab import SERVERS, TASKS, FederatedConfig, FederatedRecord, run
+        from randeigen.lab import FederatedConfig, FederatedRecord, run, servers, tasks
 
-        if task not in TASKS:
-            raise UsageError(f"there is no task {task!r}; known are {', '.join(TASKS)}.")
         config = FederatedConfig(
             task=task,
             attack=attack,
@@ -108,11 +104,11 @@ def simulate(
             calm=attack_start,
             server=server,
         )
-        parts: dict[str, Any] = {"attack": attacks.build(attack), "server": parse(server, SERVERS, "server")}
+        parts: dict[str, Any] = {"attack": attacks.build(attack), "server": servers.build(server)}
         parts["device"] = device
-        data = TASKS[task]()
-        names = dict.fromkeys(_with_sigma(name, data.sigma) for name in rule or ["mean", "randeigen"])
-        rules = {name: build_rule(name, eps if assumed_eps is None else assumed_eps, None) for name in names}
+        data = tasks.build(task)
+        named = [replace(config, rule=name).resolve(data) for name in rule or ["mean", "randeigen"]]
+        rules = {one.rule: build_rule(one.rule, one.feared) for one in named}
         if parts["attack"] is not None and int(eps * clients + 1e-9) == 0:
             note = f"{eps:g} of {clients} clients is less than one, so no client is Byzantine"
             print_error(f"Note: {note}; give more of either.")
@@ -141,15 +137,6 @@ def simulate(
             print_line(f"Look at {page}; records and pictures lie beside it.")
 
 
-def _with_sigma(name: str, sigma: float) -> str:
-    """FILTERING and NO-REGRET need the honest variance; the task knows it."""
-    last = name.rpartition("+")[2]
-    rule = RULES.get(last.partition(":")[0])
-    if rule is None or not {"sigma", "chunk"} <= set(parameters(rule)) or "sigma=" in last:
-        return name
-    return f"{name}{',' if ':' in last else ':'}sigma={sigma:g}"
-
-
 def _words(config: FederatedConfig) -> tuple[str, ...]:
     return config.task, config.attack, config.rule, f"seed{config.seed}"
 
@@ -162,22 +149,22 @@ def client_plot(config: FederatedConfig) -> str:
 def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dict[str, Any]) -> Path:
     """All pictures of these runs, and the page that holds them."""
     from randeigen.lab import Federation
-    from randeigen.lab.attack_gallery import draw_triggers, shown
-    from randeigen.lab.html_page import Part, told_of, write_page
+    from randeigen.lab.attack_gallery import draw_triggers, trigger_columns
+    from randeigen.lab.html_page import Part, summarise, write_page
     from randeigen.lab.plots import draw_runs
 
     records = [run.record for run in runs]
     config = records[0].spec
     pictures = draw_runs(folder, records)
     trigger = folder / "trigger.png"
-    if columns := shown(Federation.of(replace(config, rule="mean"), task=None, rule=None, **parts)):
+    if columns := trigger_columns(Federation.of(replace(config, rule="mean"), **parts)):
         draw_triggers(trigger, {config.attack: columns})
         pictures.append(trigger)
     else:
         trigger.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
     plots = [folder / f"clients-{run.name}.png" for run in runs]
     pictures += [plot for plot in plots if plot.exists()]
-    page = [Part("What happened", told_of(records), records, pictures)]
+    page = [Part("What happened", summarise(records), records, pictures)]
     lead = f"{config.clients} clients, {config.rounds} rounds, seed {config.seed}: " + " against ".join(
         record.spec.rule for record in records
     )
@@ -212,14 +199,12 @@ def _progress(config: FederatedConfig) -> Callable[[RoundMetrics], None]:
 
 def _client_plot(folder: Path, name: str, config: FederatedConfig) -> Callable[[RoundSnapshot], None]:
     """Draws the clients' updates in the middle of the run."""
-    from randeigen.lab.plots import weighs
-
     middle = (config.calm + config.rounds + 1) // 2
-    marks = "" if weighs(config.rule) else "; marks as RandEigen would have it"
 
     def look(snapshot: RoundSnapshot) -> None:
         if snapshot.round != middle or not bool(snapshot.rows.isfinite().all()):
             return
+        marks = "" if snapshot.client_weights is not None else "; marks as RandEigen would have it"
         byzantine = np.arange(len(snapshot.rows)) < snapshot.liars if snapshot.liars else None
         plotting.draw_clients(
             folder / f"clients-{name}.png",

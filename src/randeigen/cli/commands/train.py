@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from randeigen import attacks
 from randeigen.cli.console import print_line
 from randeigen.cli.exit_codes import exit_on_error, print_error
 from randeigen.cli.experiment_runs import (
@@ -20,7 +21,6 @@ from randeigen.cli.experiment_runs import (
     resumable,
 )
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
-from randeigen.registry import parse
 
 if TYPE_CHECKING:
     from randeigen.attacks.base import DataPoison
@@ -85,10 +85,10 @@ def train(
     with exit_on_error():
         from randeigen.lab.config import CentralizedConfig
         from randeigen.lab.poison_plots import draw_training
-        from randeigen.lab.poisoned_setup import POISONS, task_named
+        from randeigen.lab.poisoned_setup import task_named
         from randeigen.lab.results import CentralizedRecord
 
-        poison = parse(attack, POISONS, "attack")
+        poison = attacks.build_poison(attack)
         names = dict.fromkeys(defence or ["none", "suspects"])
         configs = [
             CentralizedConfig(task, attack, name, eps, epochs, seed, start, batch, lr) for name in names
