@@ -21,8 +21,7 @@ from randeigen.attacks.clients.dba import DBA
 from randeigen.attacks.clients.model_replacement import MRA
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.federated import Federation
-from randeigen.rules import ChunkedFiltering, Mean, RandEigen
-from randeigen.rules import Rule
+from randeigen.rules import ChunkedFiltering, Mean, RandEigen, Rule
 
 History: TypeAlias = Sequence[Mapping[str, Any]]  # what is told of every round
 

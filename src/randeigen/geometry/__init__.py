@@ -8,17 +8,18 @@ redone in float64. Neither costs another reading.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 
 from randeigen.backend.arrays import as_host_array
-from randeigen.errors import BadRows
+from randeigen.errors import BadParameter
 from randeigen.geometry.gram import GramAccumulator
 from randeigen.geometry.projection import CHECK_HASHES, GaussianProjection, SparseProjection, jl_width
 from randeigen.geometry.sketch import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
-from randeigen.types import Geometry, Progress, Rows
+from randeigen.types import Geometry, GeometryKind, Progress, Rows
 
-KINDS = ("auto", "gram", "sketch", "gaussian")
 MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows are at least this many times as long
 MAX_EXACT_ROWS = 2048  # rows up to which the exact table costs less than the sketch it would check
 NOT_FINITE = "not finite: it holds NaN or infinity"
@@ -48,8 +49,10 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
 
     Sketches are made where they are so narrow that two of them take no more room than the rows.
     """
-    if kind not in KINDS:
-        raise BadRows(f"geometry={kind!r} is not known; choose one of {', '.join(map(repr, KINDS))}.")
+    if kind not in get_args(GeometryKind):
+        raise BadParameter(
+            f"geometry={kind!r} is not known; choose one of {', '.join(map(repr, get_args(GeometryKind)))}."
+        )
     n, d, k = rows.n, rows.d, jl_width(rows.d)
     if kind == "gram" or (kind == "auto" and n <= k and n <= d):
         return GramAccumulator(n, seed)

@@ -27,7 +27,7 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Turns the geometry of n rows, f of them Byzantine at most, into weights. Give `eps`, a fraction, or `f`.
+    """Turns the geometry of n rows, at most f of them Byzantine, into weights. Give `eps` or `f`.
 
     A rule of one's own is a frozen dataclass that overrides `decide`; the rest has defaults. A subclass that
     overrides `weigh` instead, and returns a bare Verdict, is a rule as well.
