@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import randeigen.torch
-from randeigen.errors import BadFraction, BadRows
+from randeigen.errors import BadParameter, BadRows
 from randeigen.torch import Suspects
 from randeigen.torch.suspicion_score import (
     DIRECTIONS,
@@ -271,7 +271,7 @@ def test_liars_do_not_set_the_scale() -> None:
 )
 def test_mistakes_are_told(make: Any, said: str) -> None:
     x, y, _ = clouds(60, 3)
-    with pytest.raises((BadFraction, BadRows), match=said):
+    with pytest.raises((BadParameter, BadRows), match=said):
         make(x, y)
 
 
