@@ -1,10 +1,11 @@
-"""Pass 2: the weights are spent on the rows, block by block, in the caller's form.
+"""Pass 2: the rows are combined by their weights, block by block, in the caller's form.
 
 The answer comes with a bound on its own rounding, which the certificate needs. A float32 sum of m rows is
-off by at most (m + 2)·2⁻²⁴ of their root mean square length: nothing beside the distances between updates.
+off by at most (m + 2)·2⁻²⁴ of their root mean square norm: nothing beside the distances between updates.
 Where it is more, since the rows are far from the origin, the sum is made in float64. What the cast to the
-answer's dtype moves is measured. It counts in half precision, and in float32 if it is more than `SEEN` of the
-rows' spread. A sum that overflows, of rows near the largest float, is made again with care.
+answer's dtype moves is measured. It counts in half precision, and in float32 if it is more than
+`SMALLEST_VISIBLE_ROUNDING` of the rows' spread. A sum that overflows, of rows near the largest float, is made
+again with care.
 """
 
 from __future__ import annotations
@@ -21,21 +22,20 @@ from randeigen.backend.parallel import parallel_map
 from randeigen.types import Block, Combiner, Mask, Progress, Rows, Weights
 
 MAX_SQUARABLE = (
-    1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
+    1e100  # squares of smaller numbers fit a float64, so the whole measurement would take them too
 )
-SMALLEST_VISIBLE_ROUNDING = (
-    0.003  # of the standard deviation along the widest direction: less would not be seen in the certificate
-)
+# Of the standard deviation along the top direction: less rounding than this does not show in the certificate.
+SMALLEST_VISIBLE_ROUNDING = 0.003
 
 
 class NeedsFullPass(Exception):
-    """A number that asks for the whole measurement was met by a pass that had none."""
+    """Rows that were not measured hold a value that is not finite or overflows when squared."""
 
 
 class RowSizes(NamedTuple):
-    """What is known of the weighted rows, as root mean squares."""
+    """Weighted root mean squares over the rows."""
 
-    length: float  # distance from 0
+    norm: float
     spread: float  # distance from a point near the rows
     unit: float  # these times `unit` are in the caller's numbers, where they may not fit a float
 
@@ -46,25 +46,25 @@ def combine(
     usable: Mask,
     scale: float = 1.0,
     progress: Progress | None = None,
-    unread: bool = False,
+    unmeasured: bool = False,
     size: RowSizes | None = None,
 ) -> tuple[Any, float]:
     """scale · Σ wᵢ xᵢ over the usable rows, and how far rounding may have moved it.
 
-    `unread`: nobody has measured them, and each has some weight. Without `size` only a cast to a narrower
-    dtype is in that distance.
+    `unmeasured`: nothing is known of the rows, and each has some weight. Without `size` only a cast to a
+    narrower dtype is in that distance.
     """
     answer, weighted_sum, moved = rows.answer(), _WeightedSum(weights * scale, usable, size), 0.0
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
         for columns, block in _at_hand(rows):
             place = answer.place(columns, block)
             if weighted_sum.into(place, block):
-                if unread:
+                if unmeasured:
                     _need_full_pass_if_hostile(place, block)
             else:
                 for part, narrow in _narrow(columns, block):
                     total = weighted_sum(narrow)
-                    if unread:
+                    if unmeasured:
                         _need_full_pass_if_hostile(total, narrow)
                     moved = math.hypot(moved, answer.write(part, total))
             if progress:
@@ -79,12 +79,12 @@ def merge_columns(
     combiner: Combiner,
     scale: float = 1.0,
     progress: Progress | None = None,
-    unread: bool = False,
+    unmeasured: bool = False,
     size: RowSizes | None = None,
 ) -> tuple[Any, float]:
     """What `combiner` makes of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
 
-    That distance is 0 where the rows are `unread`: then there is no such mean to be far from.
+    That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from.
     """
     answer, weighted_sum = rows.answer(), _WeightedSum(weights * scale, usable, size)
     alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
@@ -96,17 +96,17 @@ def merge_columns(
         for columns, block in _at_hand(rows):
             for part, narrow in _narrow(columns, block, wide):
                 total = weighted_sum(narrow)
-                if unread:
+                if unmeasured:
                     _need_full_pass_if_hostile(total, narrow)
                 merged = combiner(part, narrow if usable.all() else narrow[alive])
                 if not math.isfinite(_largest_magnitude(merged)):
                     merged = _merged_small(combiner, part, narrow, alive)
                 moved = math.hypot(moved, answer.write(part, merged))
-                if not unread:
+                if not unmeasured:
                     distance = math.hypot(distance, apart(merged, total))
             if progress:
                 progress("merging", columns.stop, rows.d)
-    return answer.finish(weights), 0.0 if unread else distance + weighted_sum.rounding_error(moved)
+    return answer.finish(weights), 0.0 if unmeasured else distance + weighted_sum.rounding_error(moved)
 
 
 def _merged_small(combiner: Combiner, columns: slice, block: Block, alive: list[int]) -> Any:
@@ -132,7 +132,7 @@ def _narrow(columns: slice, block: Block, wide: int = MAX_BLOCK_COLUMNS) -> Iter
 
 
 def _need_full_pass_if_hostile(total: Any, block: Block) -> None:
-    """Raise Unmeasured unless every number is finite and, in float64, can be squared.
+    """Raise NeedsFullPass unless every number is finite and, in float64, can be squared.
 
     A sum in which all rows have a part shows it: what is not finite stays so whatever is added.
     """
@@ -171,17 +171,17 @@ class _WeightedSum:
         self.weights = np.zeros_like(weights)
         for run in self.runs:
             self.weights[run] = weights[run]
-        self._there: Any = None  # the weights where the blocks are
+        self._weights_beside: Any = None  # the weights in the blocks' library, dtype and device
         self._size, self._count = size, int(np.count_nonzero(self.weights))
         self._itemsize, self._wide = 8, False
         self._clipped: list[float] = []  # how far parts of a sum lay beyond the largest number
 
     def into(self, place: Any, block: Block) -> bool:
-        """Sum a block straight into its place, if that can be done; at memory speed."""
+        """Sum a block straight into the output's memory, if that can be done; at memory speed."""
         if place is None or self._in_float64(block):
             return False
         if isinstance(block, np.ndarray):
-            return isinstance(place, np.ndarray) and self._spread(place, block)
+            return isinstance(place, np.ndarray) and self._in_parallel(place, block)
         if not block.is_cuda:
             return False
         from randeigen.backend import cuda
@@ -196,16 +196,16 @@ class _WeightedSum:
         """How far the answer may be from the exact sum, if a cast has moved it by so much."""
         clipped = math.hypot(*self._clipped)
         if self._size is None or (self._count == 1 and self.weights.max() == 1):
-            return moved + clipped  # a lone row is its own sum
-        if self._wide and moved <= self._seen() * self._size.unit:  # half precision moves more
+            return moved + clipped  # the sum of a single row is that row
+        if self._wide and moved <= self._smallest_visible() * self._size.unit:  # half precision moves more
             moved = 0.0
         off = (
             (self._count + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
         )
-        return moved + clipped + off * self._size.length * self._size.unit
+        return moved + clipped + off * self._size.norm * self._size.unit
 
-    def _seen(self) -> float:
-        """The least that a certificate shows; the widest of m directions has at least spread/sqrt(m)."""
+    def _smallest_visible(self) -> float:
+        """The least that a certificate shows; the top one of m directions has at least spread/sqrt(m)."""
         assert self._size is not None
         return SMALLEST_VISIBLE_ROUNDING * self._size.spread / math.sqrt(max(self._count, 1))
 
@@ -214,20 +214,20 @@ class _WeightedSum:
         self._itemsize = block.dtype.itemsize
         if self._size is None or self._itemsize == 8:
             return False
-        self._wide = (self._count + 2) * UNIT_ROUNDOFF[4] * self._size.length > self._seen()
+        self._wide = (self._count + 2) * UNIT_ROUNDOFF[4] * self._size.norm > self._smallest_visible()
         return self._wide
 
     def _beside(self, block: Block) -> Any:
-        if self._there is None:
-            self._there = like(self.weights, block)
-        return self._there
+        if self._weights_beside is None:
+            self._weights_beside = like(self.weights, block)
+        return self._weights_beside
 
     def __call__(self, block: Block) -> Any:
         if self._in_float64(block):
             return self._carefully(block)
         if isinstance(block, np.ndarray):
             total = np.empty(block.shape[1], block.dtype)
-            self._spread(total, block)
+            self._in_parallel(total, block)
             return total
         total = block.new_empty(block.shape[1])
         if self.into(total, block):
@@ -235,7 +235,7 @@ class _WeightedSum:
         total = self._total(self._beside(block), block)
         return total if math.isfinite(_largest_magnitude(total)) else self._carefully(block)
 
-    def _spread(self, place: Any, block: Any) -> bool:
+    def _in_parallel(self, place: Any, block: Any) -> bool:
         """Every part of the columns on its own, wherever there is a core for it."""
         w, cut = self._beside(block), parts(block)
         ends = np.cumsum([part.shape[1] for part in cut]).tolist()

@@ -1,4 +1,4 @@
-"""The certificate's other half: what the answer costs if every row is honest, and who was cut together."""
+"""Beside the certificate: what the answer costs if every row is honest, and which rows were cut together."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import to_host_float64
 from randeigen.types import Array, Block, Combiner, Geometry, Weights
 
-CUT_SHARE = 0.5  # of its even share: a row with less weight counts as cut
-MIN_GROUP_SIZE = 3  # rows make a group
-CLOSE, NOISE = 1.5, 10.0  # m rows are tight up to 1.5 + 10/m times the kept rows' mean squared distance
-NEAR = 4.0  # times the same: rows this near to one of them are looked at as its group
-APART = 9.0  # times the kept rows' widest variance: a group is apart from this, squared, on: three spreads
-SAME = 1e-13  # of an even share: weights this close to it are it, but for rounding
+CUT_SHARE = 0.5  # of its prior share: a row with less weight counts as cut
+MIN_GROUP_SIZE = 3  # rows
+# m rows agree up to 1.5 + 10/m times the kept rows' mean squared distance.
+AGREEMENT_RATIO, AGREEMENT_RATIO_OF_ONE = 1.5, 10.0
+NEIGHBOUR_RATIO = 4.0  # of the same distance: rows nearer to one row than this are candidates for its group
+SQUARED_SEPARATION = 9.0  # of the kept rows' top variance: a group is three standard deviations or more away
+EQUAL_WEIGHT_TOLERANCE = 1e-13  # of an even share: weights this close to it are it, but for rounding
 MAX_ROWS_COMPARED = 1_000  # kept and cut rows, each: more are not compared
 MAX_ROWS_NAMED = 20  # rows in a note
 
@@ -25,7 +26,7 @@ MAX_ROWS_NAMED = 20  # rows in a note
 def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> float:
     """From scale · Σ wᵢ xᵢ to the plain mean of all rows here, in the caller's units."""
     even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
-    weights = np.where(abs(weights - even) < SAME * even, even, weights)
+    weights = np.where(abs(weights - even) < EQUAL_WEIGHT_TOLERANCE * even, even, weights)
     return geometry.unit * geometry.distance_between(weights, even)
 
 
@@ -69,37 +70,37 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
     among_kept, among_cut = geometry.take(kept), geometry.take(cut)
     usual = _within(among_kept.squared_distances())
     between = among_cut.squared_distances() - _blur(among_cut)
-    near, left = between <= NEAR * usual, np.ones(cut.size, dtype=bool)
-    found, spread = [], None
+    near, left = between <= NEIGHBOUR_RATIO * usual, np.ones(cut.size, dtype=bool)
+    groups, variance = [], None
     while (members := _largest(near, left)).size >= least:
         left[members] = False
         inside = max(_within(between[np.ix_(members, members)]), 0.0)
-        if inside > (CLOSE + NOISE / members.size) * usual:
+        if inside > (AGREEMENT_RATIO + AGREEMENT_RATIO_OF_ONE / members.size) * usual:
             continue
-        if spread is None:
-            spread = among_kept.top_direction(np.ones(kept.size)).variance
+        if variance is None:
+            variance = among_kept.top_direction(np.ones(kept.size)).variance
         group, others = _even(geometry.n, cut[members]), _even(geometry.n, kept)
         # Means of few rows are apart by chance, too: by the variance of each over its number.
         chance = (inside / members.size + usual / kept.size) / 2
         chance += sum(part.rounding_error(np.ones(part.n)) for part in (among_kept, among_cut.take(members)))
-        if geometry.distance_between(group, others) ** 2 - chance > APART * spread:
-            found.append(cut[members])
-    return found
+        if geometry.distance_between(group, others) ** 2 - chance > SQUARED_SEPARATION * variance:
+            groups.append(cut[members])
+    return groups
 
 
 def note_on(group: Sequence[int], f: int) -> str:
-    """What can be said of rows that were cut together, in the caller's numbering."""
+    """A note on rows that were cut together, in the caller's numbering."""
     shown = ", ".join(map(str, group[:MAX_ROWS_NAMED]))
     more = f" and {len(group) - MAX_ROWS_NAMED} more" if len(group) > MAX_ROWS_NAMED else ""
-    said = (
+    note = (
         f"rows {shown}{more} were cut together and agree with each other as closely as the kept rows do: "
         "they may be an honest minority"
     )
     if len(group) > f:
         few = f"{f} usable row{'' if f == 1 else 's'}"
-        return f"{said}, for they are {len(group)} and only {few} may be corrupt; see docs/threat-model.md"
+        return f"{note}, for they are {len(group)} and only {few} may be corrupt; see docs/threat-model.md"
     return (
-        f"{said} or, as they are no more than f = {f}, corrupt rows that act as one: nothing in the rows "
+        f"{note} or, as they are no more than f = {f}, corrupt rows that act as one: nothing in the rows "
         "tells which; see docs/threat-model.md"
     )
 
@@ -112,10 +113,10 @@ def _within(between: Array) -> float:
 
 def _blur(geometry: Geometry) -> Array:
     """(n, n) what rounding can add to a squared distance."""
-    reach = geometry.squared_norms_from_pivot()
-    total = float(reach.sum())
+    squares = geometry.squared_norms_from_pivot()
+    total = float(squares.sum())
     rounding = geometry.rounding_error(np.ones(geometry.n)) * geometry.n / total if total > 0 else 0.0
-    return np.asarray(2 * rounding * (reach[:, None] + reach))
+    return np.asarray(2 * rounding * (squares[:, None] + squares))
 
 
 def _largest(near: NDArray[np.bool_], left: NDArray[np.bool_]) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""Row weights that senders claim for themselves: read, capped, and mixed until f of them cannot decide."""
+"""Prior weights: what senders claim for themselves, capped, and mixed until f of them cannot decide."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from randeigen.certificate import corruptible
-from randeigen.errors import BadFraction, BadRows
+from randeigen.errors import BadParameter, BadRows
 from randeigen.types import Array
 
 MAX_CLAIM_RATIO = 3.0  # a row's claimed weight counts up to this many times the median claim
-MAX_SHARE_OF_HEAVIEST = 1 / 3  # of all weight before any judgement: what the f heaviest rows may hold
+MAX_SHARE_OF_HEAVIEST = 1 / 3  # of all prior weight that the f heaviest rows may hold
 
 
 def read_claims(row_weights: Any, cap: float, n: int) -> Array | None:
@@ -25,7 +25,7 @@ def read_claims(row_weights: Any, cap: float, n: int) -> Array | None:
     if row_weights is None:
         return None
     if isinstance(cap, bool) or not isinstance(cap, (int, float, np.integer, np.floating)) or not cap >= 1:
-        raise BadFraction(f"cap={cap!r}, but it is a ratio to the median row's weight; give 1 or more.")
+        raise BadParameter(f"cap={cap!r}, but it is a ratio to the median row's weight; give 1 or more.")
     claimed = _numbers(row_weights)
     if claimed.shape != (n,):
         raise BadRows(f"row_weights has shape {claimed.shape}, but there are {n} rows; give one number each.")
@@ -86,15 +86,16 @@ def _numbers(row_weights: Any) -> Array:
             with np.errstate(over="ignore"):
                 return np.asarray(row_weights, dtype=np.float64)
         if row_weights.dtype.kind != "O" or row_weights.ndim != 1:
-            found = row_weights.dtype
-            raise BadRows(f"row_weights holds {found}, not numbers; give one number for each row.")
+            raise BadRows(
+                f"row_weights holds {row_weights.dtype}, not numbers; give one number for each row."
+            )
     elif not isinstance(row_weights, Sequence) or isinstance(row_weights, (str, bytes)):
-        found = type(row_weights).__name__
-        raise BadRows(f"row_weights is a {found}; give a list or an array of one number for each row.")
+        name = type(row_weights).__name__
+        raise BadRows(f"row_weights is a {name}; give a list or an array of one number for each row.")
     claimed = [_number(each) for each in row_weights]
     if claimed and all(each is None for each in claimed):
-        found = type(row_weights[0]).__name__
-        raise BadRows(f"row_weights holds {found}, not numbers; give one number for each row.")
+        name = type(row_weights[0]).__name__
+        raise BadRows(f"row_weights holds {name}, not numbers; give one number for each row.")
     return np.array([math.nan if each is None else each for each in claimed], dtype=np.float64)
 
 

@@ -23,8 +23,10 @@ import typer
 
 from commands import cli
 from randeigen.cli.audit import INFORMATION
+from randeigen.cli.audit_comparison import SENTENCES_BEFORE, _same
 from randeigen.cli.commands.replay import replay
 from randeigen.rows import write_answer
+from randeigen.types import Stop
 
 FIRST = Path(__file__).parents[1] / "fixtures" / "audit-0.1"
 MISSING = object()
@@ -293,3 +295,11 @@ def test_a_first_audit_with_notes_is_confirmed_wherever_its_files_are(home: Path
     assert replayed(home, content)[0] == 0
     content["verdict"]["notes"] = [note.replace("no usable file: ", "no usable rows: ")]
     assert replayed(home, content)[0] == 1
+
+
+def test_reasons_are_compared_across_the_words_of_older_audits() -> None:
+    before = "no direction is wider than any single row makes it: nothing stands out"
+    assert _same("stop", before, str(Stop.ISOTROPIC), 10)
+    assert not _same("stop", before, str(Stop.BUDGET), 10)
+    assert not _same("notes", before, str(Stop.ISOTROPIC), 10)
+    assert set(SENTENCES_BEFORE).isdisjoint(Stop)

@@ -20,9 +20,9 @@ class Bulyan(Rule):
 
     El Mhamdi, Guerraoui, Rouault 2018. Krum's score of a row is the sum of its squared distances to the
     r−f−2 nearest of the r rows left. The weights are even over the picked rows, and the certificate leans on
-    their mean. Cost: n²·d for the Gram matrix, θ·n² for the picks, then a sort of each column. Needs n ≥
-    4f+3. Breaks down at a quarter of the rows. Blind to a shift of every column within the honest spread of
-    the picked rows.
+    their mean. Cost: n²·d for the Gram matrix, θ·n² for the picks, then a sort of each column. Needs
+    n ≥ 4f+3. Breaks down at a quarter of the rows. Blind to a shift of every column within the honest spread
+    of the picked rows.
     """
 
     name: ClassVar[str] = "bulyan"

@@ -39,13 +39,13 @@ class TrustingRule(Rule):
         return super().assumed_corrupt(n)
 
     def reindex(self: Trusting, usable: Index) -> Trusting:
-        found = np.flatnonzero(usable == self.trusted)
-        if found.size == 0:
+        position = np.flatnonzero(usable == self.trusted)
+        if position.size == 0:
             raise BadRows(
                 f"row {self.trusted} is the trusted one, but it is unusable; "
                 "without it this rule has nothing to go by, so find out why."
             )
-        return replace(self, trusted=int(found[0]))
+        return replace(self, trusted=int(position[0]))
 
 
 @dataclass(frozen=True)
