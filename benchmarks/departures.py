@@ -47,7 +47,7 @@ def as_released(geometry: Geometry, f: int, rng: np.random.Generator, *, eps: fl
     a lone row, whose covariance is NaN, which removes it. Here on the exact table, by power iteration.
     """
     n, mass, before = geometry.n, geometry.prior_weights, math.inf
-    stop, spreads = Stop.ROUNDS, list[float]()
+    stop, spreads = Stop.MAX_ROUNDS, list[float]()
     for _ in range(max(int(eps * n), 10)):
         left = int(np.count_nonzero(mass))
         spread = geometry.top_direction_by_power_iteration(mass, 40, rng)
@@ -56,7 +56,7 @@ def as_released(geometry: Geometry, f: int, rng: np.random.Generator, *, eps: fl
             break
         variance = scale**2 * spread.variance * left / (left - 1)
         spreads.append(math.sqrt(variance))
-        away = abs(spread.places) / abs(spread.places).max()
+        away = abs(spread.projections) / abs(spread.projections).max()
         if abs(before - variance) < 1e-5 or (away > 0.5).sum() > left * (1 - 2 * eps):  # "new_criteria"
             stop = Stop.CONVERGED
             break

@@ -16,7 +16,7 @@ import randeigen
 from fuzz.inputs import Case, more
 from fuzz.world import Failure, attempt, expect, place, unchanged, world
 from randeigen.errors import RandEigenError
-from randeigen.rules import MIXERS, NNM, RULES
+from randeigen.rules import MIXERS, NNM, RULES, Rule
 
 Rng = np.random.Generator
 
@@ -129,7 +129,7 @@ def mistakes(case: Case) -> str:
         def call() -> Any:
             rule: Any = made(**told, **parameters)
             return randeigen.aggregate(
-                rows, rule=rule if hasattr(rule, "weigh") else rule | RULES["mean"](f=0)
+                rows, rule=rule if isinstance(rule, Rule) else rule | RULES["mean"](f=0)
             )
 
         case = _named(case, f"{made} {told} {parameters}")

@@ -55,7 +55,7 @@ def aggregated(case: Case, rows: Any, **changes: Any) -> Any:
     options, rule = {**case.options, **changes}, case.recipe.rule()
     if case.block:
         size = case.block * case.n * (8 if case.dtype == "float64" else 4)
-        rows = as_rows(rows, block_bytes=size, multiple=getattr(rule, "chunk", 1))
+        rows = as_rows(rows, block_bytes=size, multiple=rule.block_multiple())
     if case.plainly:
         return randeigen.aggregate(rows, **case.recipe.budgets[-1], **options)
     return randeigen.aggregate(rows, rule=rule, **options)

@@ -29,6 +29,15 @@ from randeigen.types import Array, Geometry, Stop, Verdict
 Weigh: TypeAlias = Callable[[Geometry, int, Generator], Verdict]  # a rule's `weigh`
 Contestant: TypeAlias = Callable[[Array, float, Generator], Verdict]  # (n, d) rows, eps, random numbers
 
+# The names that reasons have in records, where they have other ones now.
+RECORDED_STOPS = {
+    Stop.MAX_ROUNDS: "ROUNDS",
+    Stop.IDENTICAL_ROWS: "AGREE",
+    Stop.ISOTROPIC: "ROUND",
+    Stop.TOO_FEW_ROWS: "LONE",
+    Stop.BELOW_THRESHOLD: "NARROW",
+}
+
 
 def on_table(weigh_for: Callable[[float], Weigh]) -> Contestant:
     """A contestant that gets the exact Gram matrix of the rows; `weigh_for(eps)` is the rule's `weigh`."""
@@ -91,7 +100,7 @@ class WeightsRecord:
     kept: float  # effective number of rows, 1/(the largest weight); 0 if the rule removed all rows
     byzantine_weight: float  # the Byzantine rows' share of the weight
     rounds: int
-    stop: str  # the name of the reason
+    stop: str  # why it ended, by the name that records have
     empty: bool  # the rule removed all rows: the bias is that of the last rows it had
 
 
@@ -118,7 +127,7 @@ def judge(contestant: Contestant, cell: Setting) -> WeightsRecord:
         kept=0.0 if empty else float(1 / w.max()),
         byzantine_weight=float(w[~honest].sum()),
         rounds=verdict.rounds,
-        stop=verdict.stop.name,
+        stop=RECORDED_STOPS.get(verdict.stop, verdict.stop.name),
         empty=empty,
     )
 

@@ -19,8 +19,7 @@ import numpy as np
 from randeigen.attacks import ATTACKS, DBA, MRA
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.federated import Federation
-from randeigen.rules import ChunkedFiltering, Mean, RandEigen
-from randeigen.types import Rule
+from randeigen.rules import ChunkedFiltering, Mean, RandEigen, Rule
 
 History: TypeAlias = Sequence[Mapping[str, Any]]  # the metrics of every round
 

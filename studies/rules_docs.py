@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from randeigen.cli.rule_listing import FAMILIES, SHARED, Page, by_worst, numbers, pages
+from randeigen.cli.rule_listing import FAMILIES, Page, by_worst, numbers, pages
 from randeigen.errors import BadFile, RandEigenError
 from randeigen.lab.rule_study import DEFAULT, assumption_of
 from randeigen.rows.write import replacing
@@ -28,9 +28,9 @@ def catalogue() -> str:
     """One section per family, one entry per rule, as markdown."""
     lines: list[str] = []
     known = pages()
-    for family in FAMILIES:
+    for family, shared in FAMILIES.items():
         lines += [f"## {family}", ""]
-        lines += [SHARED[family], ""] if SHARED[family] else []
+        lines += [shared, ""] if shared else []
         for page in known.values():
             if page.family == family and page.fixed:  # another page's class, with a parameter set
                 lines += [f"`{page.name}` is `{page.call()}`.", ""]

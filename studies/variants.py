@@ -18,7 +18,7 @@ from randeigen.rules.randeigen import (
     weighted_median,
     without_negligible,
 )
-from randeigen.types import Array, Geometry, Spread, Stop, Verdict
+from randeigen.types import Array, Geometry, Stop, TopDirection, Verdict
 
 TINY = float(np.finfo(float).tiny)
 
@@ -67,11 +67,11 @@ class SoftFilter:
             w = without_negligible(w * (1 - share))
         return history, variances
 
-    def share(self, spread: Spread, w: Array) -> Array:
+    def share(self, spread: TopDirection, w: Array) -> Array:
         """(n,) the share of its weight that each row loses."""
         live = w > 0
-        middle = 0.0 if self.centre == "mean" else weighted_median(spread.places[live], w[live])
-        away = np.where(live, abs(spread.places - middle), 0.0)
+        middle = 0.0 if self.centre == "mean" else weighted_median(spread.projections[live], w[live])
+        away = np.where(live, abs(spread.projections - middle), 0.0)
         return np.asarray((away / max(away.max(), TINY)) ** self.sharpness)
 
     def round_weights(self, history: Array, variances: Array, bounds: Array) -> Array:

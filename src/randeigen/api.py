@@ -1,14 +1,113 @@
-"""The front door."""
+"""`aggregate`: what a caller passes is checked here and handed to the pipeline."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+
+from numpy.typing import NDArray
 
 from randeigen import pipeline
-from randeigen.errors import BadFraction, BadParameter
+from randeigen.errors import BadFraction
 from randeigen.prior_weights import MAX_CLAIM_RATIO
-from randeigen.rules import RandEigen
-from randeigen.types import Aggregate, Progress, Rule
+from randeigen.rules import RandEigen, Rule
+from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
+
+if TYPE_CHECKING:
+    import torch
+
+    Vectors: TypeAlias = NDArray[Any] | Sequence[NDArray[Any]] | Sequence[Sequence[float]]
+    Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
+    Paths: TypeAlias = Sequence[str] | Sequence[os.PathLike[str]]
+
+Leaf = TypeVar("Leaf")
+
+
+@overload
+def aggregate(
+    rows: Vectors,
+    eps: float | None = ...,
+    *,
+    f: int | None = ...,
+    rule: Rule | None = ...,
+    seed: int | None = ...,
+    geometry: GeometryKind = ...,
+    on_excess: OnExcess = ...,
+    row_weights: Any = ...,
+    cap: float = ...,
+    progress: Progress | None = ...,
+) -> Aggregate[NDArray[Any]]: ...
+@overload
+def aggregate(
+    rows: Sequence[Mapping[str, Leaf]],
+    eps: float | None = ...,
+    *,
+    f: int | None = ...,
+    rule: Rule | None = ...,
+    seed: int | None = ...,
+    geometry: GeometryKind = ...,
+    on_excess: OnExcess = ...,
+    row_weights: Any = ...,
+    cap: float = ...,
+    progress: Progress | None = ...,
+) -> Aggregate[dict[str, Leaf]]: ...
+@overload
+def aggregate(
+    rows: Paths,
+    eps: float | None = ...,
+    *,
+    f: int | None = ...,
+    rule: Rule | None = ...,
+    seed: int | None = ...,
+    geometry: GeometryKind = ...,
+    on_excess: OnExcess = ...,
+    row_weights: Any = ...,
+    cap: float = ...,
+    progress: Progress | None = ...,
+) -> Aggregate[dict[str, NDArray[Any]]] | Aggregate[NDArray[Any]]: ...
+@overload
+def aggregate(
+    rows: Sequence[list[NDArray[Any]]],
+    eps: float | None = ...,
+    *,
+    f: int | None = ...,
+    rule: Rule | None = ...,
+    seed: int | None = ...,
+    geometry: GeometryKind = ...,
+    on_excess: OnExcess = ...,
+    row_weights: Any = ...,
+    cap: float = ...,
+    progress: Progress | None = ...,
+) -> Aggregate[list[NDArray[Any]]]: ...
+@overload
+def aggregate(
+    rows: Tensors,
+    eps: float | None = ...,
+    *,
+    f: int | None = ...,
+    rule: Rule | None = ...,
+    seed: int | None = ...,
+    geometry: GeometryKind = ...,
+    on_excess: OnExcess = ...,
+    row_weights: Any = ...,
+    cap: float = ...,
+    progress: Progress | None = ...,
+) -> Aggregate[torch.Tensor]: ...
+@overload
+def aggregate(
+    rows: Any,
+    eps: float | None = ...,
+    *,
+    f: int | None = ...,
+    rule: Rule | None = ...,
+    seed: int | None = ...,
+    geometry: GeometryKind = ...,
+    on_excess: OnExcess = ...,
+    row_weights: Any = ...,
+    cap: float = ...,
+    progress: Progress | None = ...,
+) -> Aggregate[Any]: ...
 
 
 def aggregate(
@@ -18,45 +117,69 @@ def aggregate(
     f: int | None = None,
     rule: Rule | None = None,
     seed: int | None = None,
-    geometry: str = "auto",
-    on_excess: str = "raise",
+    geometry: GeometryKind = "auto",
+    on_excess: OnExcess = "raise",
     row_weights: Any = None,
     cap: float = MAX_CLAIM_RATIO,
     progress: Progress | None = None,
-) -> Aggregate:
-    """Average `rows`, of which a fraction `eps` (or a count `f`) may be corrupt, and certify the answer.
+) -> Aggregate[Any]:
+    """Average `rows`, of which a fraction `eps` (or a count `f`) may be Byzantine, and certify the answer.
 
     The certificate, `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights:
     it is that close to the mean of the honest rows alone at the same weights, and may be further from their
     plain mean. f is `f`, or ceil(eps·n); where that is half of the usable rows or more, the bound is inf.
 
-    Rows: an (n, d) array, memmap or tensor; a sequence of vectors, state_dicts or lists of arrays; or paths
-    to .safetensors, .npz or .npy files. The mean comes back in the same form, dtype and device.
+    Give exactly one of `eps`, `f` and `rule`; the first two mean `RandEigen`. Rows are read twice, block by
+    block, and never copied whole.
 
-    Give exactly one of `eps`, `f` and `rule`; the first two mean `RandEigen`. `seed=None` draws coins nobody
-    can foresee; the one used is in the result and replays the call. `geometry` forces how rows are measured:
-    "gram" (exact), "sketch", "gaussian" (the paper's). More unusable rows than f fail closed, unless
-    `on_excess="drop"`: then as many are assumed corrupt among the rest. `row_weights` are the senders' own
-    claims (example counts): each counts up to `cap` times the median one, and where the f heaviest rows
-    would then hold more than a third, claims are mixed with equal weights. A claim that is no number from 0
-    costs its row all weight. `seed` is a whole number from 0, of any size.
-    `progress(stage, done, total)` is called as columns are read.
+    Args:
+        rows: An (n, d) array, memmap or tensor; a sequence of vectors, state_dicts or lists of arrays; or
+            paths to .safetensors, .npz or .npy files. Floats are averaged, integers and bools decided by
+            weighted vote. In a sequence the form that more than half of the rows share is the form.
+        eps: The fraction of rows that may be corrupt, below 1/2.
+        f: Their number.
+        rule: Another rule, such as `randeigen.rules.Krum(eps=0.2)`.
+        seed: A whole number from 0, of any size. None draws a secret one that nobody can foresee; the one
+            used is in the result and replays the call.
+        geometry: How rows are measured: "gram" (exactly), "sketch", "gaussian" (the paper's projection), or
+            "auto", by cost.
+        on_excess: With "raise", more unusable rows than f fail closed; with "drop" they are left out, and as
+            many are assumed corrupt among the rest.
+        row_weights: The senders' own claims (example counts). Where the f heaviest rows would then hold more
+            than a third, claims are mixed with equal weights. A claim that is no number from 0 costs its row
+            all weight.
+        cap: Each claim counts up to this many times the median one.
+        progress: Called as `progress(stage, columns_done, columns_in_all)` while columns are read.
+
+    Returns:
+        The mean, in the same form, dtype and device as most rows, with its weights, certificate and verdict.
+
+    Raises:
+        BadFraction: `eps` or `f` is outside what the rule tolerates, or not exactly one of `eps`, `f` and
+            `rule` was given.
+        BadParameter: An option is not known, or `rule` is no rule.
+        BadRows: The rows have no form that most share, hold no floats, or changed while they were read.
+        TooManyCorrupt: More rows are unusable than may be corrupt. What Byzantine senders do to fewer of them
+            never raises.
+
+    Example:
+        >>> import numpy as np, randeigen
+        >>> rows = np.random.default_rng(0).standard_normal((20, 100))
+        >>> rows[:2] += 50  # two Byzantine senders
+        >>> result = randeigen.aggregate(rows, f=2, seed=1)
+        >>> result.mean.shape, result.weights[:2].tolist()
+        ((100,), [0.0, 0.0])
     """
-    if sum(given is not None for given in (eps, f, rule)) != 1:
-        found = [f"{k}={v}" for k, v in (("eps", eps), ("f", f), ("rule", rule)) if v is not None]
+    given = {name: value for name, value in (("eps", eps), ("f", f), ("rule", rule)) if value is not None}
+    if len(given) != 1:
+        found = " and ".join(f"{name}={value}" for name, value in given.items()) or "none of them"
         raise BadFraction(
             "give exactly one of eps (the fraction of rows you fear), f (their number) and rule; "
-            f"found {' and '.join(found) or 'none of them'}."
-        )
-    if rule is None:
-        rule = RandEigen(eps, f)
-    elif isinstance(rule, type) or not callable(getattr(rule, "weigh", None)):
-        raise BadParameter(
-            f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2)."
+            f"found {found}."
         )
     return pipeline.run(
         rows,
-        rule,
+        RandEigen(eps, f) if rule is None else pipeline.check_rule(rule),
         seed=seed,
         geometry=geometry,
         on_excess=on_excess,

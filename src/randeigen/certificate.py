@@ -12,7 +12,7 @@ from randeigen.types import Array, Geometry
 
 
 def meaning(corrupt: str = "f corrupt rows", most: str = "this", rows: str = "rows") -> str:
-    """What the certificate says, in the one sentence that stands wherever the number does."""
+    """What the certificate means, in the one sentence that is shown wherever the number is."""
     return (
         f"{corrupt} can have moved the answer by at most {most} at these weights: it is that close to the "
         f"mean of the honest {rows} alone at the same weights, and may be further from their plain mean."
@@ -27,25 +27,45 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
     not negative and not all 0; only their ratios count. f is a whole number from 0 to n.
 
     With w the weights, λ the top eigenvalue of the w-weighted covariance and a the sum of the f largest
-    weights, that distance is at most sqrt(a/(1−a)·λ): corrupt mass m ≤ a that moves the mean by t along a
+    weights, that distance is at most sqrt(a/(1−a)·λ): corrupt weight m ≤ a that moves the mean by t along a
     direction puts variance t²(1−m)/m there. Nothing is assumed of the honest rows. Infinite when the f
     heaviest rows hold all the weight; 0 when f is 0.
 
-    On a sketch it is measured on another table of the same rows, `geometry.check`, that had no part in
-    choosing the weights: the direction in which the mean was moved does not depend on that table's coins,
-    and this one direction is all that it has to keep. Up to 2,048 rows that table is exact; beyond, it is a
-    second sketch, and the claim fails with a chance below 1e-6 (`projection.distortion`).
+    On a sketch it is measured on another geometry of the same rows, `geometry.check`, that had no part in
+    choosing the weights: the direction in which the mean was moved does not depend on its random numbers,
+    and this one direction is all that it has to keep. Up to 2,048 rows it is the exact Gram matrix; beyond,
+    a second sketch, and the claim fails with a probability below 1e-6 (`projection.distortion`).
+
+    Args:
+        geometry: The geometry of the rows, from `randeigen.geometry.measure`.
+        weights: (n,) the weights of any mean of these rows, however they were chosen.
+        f: How many of the n rows may be corrupt.
+
+    Returns:
+        The bound, 0 or more; inf where there is none.
+
+    Raises:
+        BadFraction: `f` is no whole number from 0 to n.
+        BadRows: The weights are not n finite numbers from 0, or this is no geometry.
+
+    Example:
+        >>> import numpy as np, randeigen
+        >>> from randeigen.geometry import measure
+        >>> from randeigen.rows import as_rows
+        >>> geometry, unusable = measure(as_rows(np.eye(4)))
+        >>> round(randeigen.certify(geometry, np.ones(4), f=1), 3)  # sqrt(1/3 · 1/4)
+        0.289
     """
     weights = _checked(geometry, weights, f)
-    measured = getattr(geometry, "check", None) or geometry
-    spread = measured.top_direction(weights)
-    variance = math.inf if _beyond(geometry, weights) else spread.variance + spread.allowance
+    measured = geometry.check or geometry
+    top = measured.top_direction(weights)
+    variance = math.inf if _beyond(geometry, weights) else top.variance + top.allowance
     return bound(measured, weights, f, variance)
 
 
 def _checked(geometry: Geometry, weights: Any, f: int) -> Array:
-    """The weights as float64; a caller's mistake in any of the three is told."""
-    if not callable(getattr(geometry, "top_direction", None)):
+    """The weights as float64; refuses what is no geometry, no weights or no f."""
+    if not isinstance(geometry, Geometry):
         found = type(geometry).__name__
         raise BadRows(
             f"certify needs the geometry of the rows, found {found}; randeigen.geometry.measure makes one."
@@ -70,7 +90,7 @@ def _checked(geometry: Geometry, weights: Any, f: int) -> Array:
 
 
 def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
-    """The certificate where the widest variance under these weights, or a bound on it, is already known.
+    """The certificate where the top variance under these weights, or a bound on it, is already known.
 
     On a sketch that was used to choose the weights this is an estimate; see `certify`.
     """
@@ -81,16 +101,15 @@ def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
         return math.inf
     if geometry.distortion >= 1 or _beyond(geometry, weights):
         return math.inf
-    # The table knows λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
+    # A Gram matrix gives λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
     variance = (variance + geometry.rounding_error(weights)) / (1 - geometry.distortion)
     # Of rows that were mixed the table may hold rounding alone, and that may be negative.
     return geometry.unit * math.sqrt(held / rest * max(variance, 0.0))
 
 
 def _beyond(geometry: Geometry, weights: Array) -> bool:
-    """Whether a row has weight that lies further out than the table can say."""
-    beyond = getattr(geometry, "beyond", None)
-    return beyond is not None and bool((weights[beyond] > 0).any())
+    """Whether a row has weight that is further out than was measured."""
+    return geometry.beyond is not None and bool((weights[geometry.beyond] > 0).any())
 
 
 def corruptible(weights: Array, f: int) -> tuple[float, float]:

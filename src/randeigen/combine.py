@@ -10,7 +10,7 @@ rows' spread. A sum that overflows, of rows near the largest float, is made agai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from randeigen.backend.arrays import UNIT_ROUNDOFF, apart, as_float64, as_host_array, like, where_finite
 from randeigen.backend.chunking import MAX_BLOCK_COLUMNS, MAX_COPY_BYTES, parts, pieces
 from randeigen.backend.parallel import parallel_map
-from randeigen.types import Block, Mask, Progress, Rows, Weights
+from randeigen.types import Block, Combiner, Mask, Progress, Rows, Weights
 
 MAX_SQUARABLE = (
     1e100  # squares of smaller numbers fit a float64, so the whole measurement would pass them too
@@ -76,30 +76,31 @@ def merge_columns(
     rows: Rows,
     weights: Weights,
     usable: Mask,
-    merge: Callable[[slice, Block], Any],
-    chunk: int,
+    combiner: Combiner,
     scale: float = 1.0,
     progress: Progress | None = None,
     unread: bool = False,
     size: RowSizes | None = None,
 ) -> tuple[Any, float]:
-    """`merge` of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
+    """What `combiner` makes of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
 
-    Where nobody has read the rows before there is no such mean to be far from: 0.
+    That distance is 0 where the rows are `unread`: then there is no such mean to be far from.
     """
     answer, weighted_sum = rows.answer(), _WeightedSum(weights * scale, usable, size)
     alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
     # Where rows are left out, the others are copied, and no copy may be large.
-    wide = MAX_BLOCK_COLUMNS if usable.all() else max(MAX_COPY_BYTES // (8 * rows.n) // chunk, 1) * chunk
+    multiple = combiner.block_multiple
+    copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
+    wide = MAX_BLOCK_COLUMNS if usable.all() else copied
     with np.errstate(all="ignore"):
         for columns, block in _at_hand(rows):
             for part, narrow in _narrow(columns, block, wide):
                 total = weighted_sum(narrow)
                 if unread:
                     _need_full_pass_if_hostile(total, narrow)
-                merged = merge(part, narrow if usable.all() else narrow[alive])
+                merged = combiner(part, narrow if usable.all() else narrow[alive])
                 if not math.isfinite(_largest_magnitude(merged)):
-                    merged = _merged_small(merge, part, narrow, alive, chunk)
+                    merged = _merged_small(combiner, part, narrow, alive)
                 moved = math.hypot(moved, answer.write(part, merged))
                 if not unread:
                     distance = math.hypot(distance, apart(merged, total))
@@ -108,14 +109,12 @@ def merge_columns(
     return answer.finish(weights), 0.0 if unread else distance + weighted_sum.rounding_error(moved)
 
 
-def _merged_small(
-    merge: Callable[[slice, Block], Any], columns: slice, block: Block, alive: list[int], chunk: int
-) -> Any:
-    """`merge` of the numbers scaled down, where sums of the largest ones overflowed, and scaled up again."""
-    down = 2.0 ** (len(alive).bit_length() + 1)
-    wide, merged = max(MAX_COPY_BYTES // (8 * len(alive)) // chunk, 1) * chunk, []
+def _merged_small(combiner: Combiner, columns: slice, block: Block, alive: list[int]) -> Any:
+    """The answer made of numbers scaled down, where sums of large ones overflowed, and scaled up again."""
+    down, multiple = 2.0 ** (len(alive).bit_length() + 1), combiner.block_multiple
+    wide, merged = max(MAX_COPY_BYTES // (8 * len(alive)) // multiple, 1) * multiple, []
     for part, narrow in _narrow(columns, block, wide):
-        small = merge(part, narrow[alive] * (1 / down))
+        small = combiner(part, narrow[alive] * (1 / down))
         top = _largest(small) / down
         merged.append(small.clip(-top, top) * down)
     return _joined(merged)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import to_host_float64
-from randeigen.types import Array, Block, Geometry, Weights
+from randeigen.types import Array, Block, Combiner, Geometry, Weights
 
 CUT_SHARE = 0.5  # of its even share: a row with less weight counts as cut
 MIN_GROUP_SIZE = 3  # rows make a group
@@ -29,24 +29,21 @@ def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> floa
     return geometry.unit * geometry.distance_between(weights, even)
 
 
-class MergedDistance:
-    """The same for an answer that is merged column by column, summed up as its blocks pass."""
+class WithDistanceToMean:
+    """A combiner that sums up, as blocks pass, how far its answer is from the plain mean of the same rows."""
 
-    def __init__(self) -> None:
-        self.length = 0.0
+    def __init__(self, combiner: Combiner) -> None:
+        self._combiner = combiner
+        self.block_multiple = combiner.block_multiple
+        self.distance = 0.0
 
-    def watch(self, merge: Callable[[slice, Block], Any]) -> Callable[[slice, Block], Any]:
-        """The same merge; each block of usable rows and what comes of it are compared on the way."""
-
-        def watched(columns: slice, block: Block) -> Any:
-            merged = merge(columns, block)
-            apart = to_host_float64(merged) - _plain_mean(block)
-            largest = float(np.abs(apart).max(initial=0.0))
-            if largest > 0:
-                self.length = math.hypot(self.length, largest * float(np.linalg.norm(apart / largest)))
-            return merged
-
-        return watched
+    def __call__(self, columns: slice, block: Block) -> Any:
+        answer = self._combiner(columns, block)
+        apart = to_host_float64(answer) - _plain_mean(block)
+        largest = float(np.abs(apart).max(initial=0.0))
+        if largest > 0:
+            self.distance = math.hypot(self.distance, largest * float(np.linalg.norm(apart / largest)))
+        return answer
 
 
 def _plain_mean(block: Block) -> Array:

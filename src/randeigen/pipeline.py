@@ -1,27 +1,45 @@
-"""Rows, geometry, rule, certificate, combine: the five steps every door leads to."""
+"""Measure, decide, certify, combine: the four steps that every aggregate goes through.
+
+`judge` is the only place where a rule is run and certified, for `aggregate`, for `rule(rows)` and for
+`randeigen.torch.backward`.
+"""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from randeigen.backend.parallel import single_threaded_blas
+from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify
-from randeigen.combine import NeedsFullPass, RowSizes, combine, merge_columns
-from randeigen.diagnostics import MergedDistance, cut_together, distance_to_mean, note_on
-from randeigen.errors import BadFraction, BadRows, TooManyCorrupt
-from randeigen.geometry import measure
-from randeigen.geometry.partial import measure_partly, statistic_needed
+from randeigen.combine import NeedsFullPass
+from randeigen.diagnostics import cut_together, distance_to_mean, note_on
+from randeigen.errors import BadFraction, BadParameter, BadRows, TooManyCorrupt
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.rows import as_rows
-from randeigen.types import Aggregate, Array, Block, Geometry, Mask, Progress, Rows, Rule, Verdict
+from randeigen.rules.base import Rule
+from randeigen.rules.randeigen import reference_verdict
+from randeigen.source import Judgement, Source, StreamedRows
+from randeigen.types import (
+    Aggregate,
+    Decision,
+    Geometry,
+    GeometryKind,
+    Index,
+    Mask,
+    OnExcess,
+    Progress,
+    Statistic,
+    Verdict,
+)
+
+MAX_ROWS_NAMED = 8  # unusable rows named in an error or a note
 
 
 def run(
@@ -29,48 +47,75 @@ def run(
     rule: Rule,
     *,
     seed: int | None = None,
-    geometry: str = "auto",
-    on_excess: str = "raise",
+    geometry: GeometryKind = "auto",
+    on_excess: OnExcess = "raise",
     row_weights: Any = None,
     cap: float = MAX_CLAIM_RATIO,
     progress: Progress | None = None,
 ) -> Aggregate:
     """Aggregate `rows` by `rule`, and certify. Reads them twice: once to measure, once to average."""
-    if on_excess not in ("raise", "drop"):
-        raise BadRows(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
-    source = as_rows(rows, multiple=getattr(rule, "chunk", 1))
+    check_on_excess(on_excess)
+    source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
     f = rule.assumed_corrupt(source.n)
-    stated = max(f, getattr(rule, "stated_corrupt", rule.assumed_corrupt)(source.n))
-    claimed = read_claims(row_weights, cap, source.n)
-    # Drawn after the last row arrived: an adversary may know everything but these coins.
+    stated = max(f, rule.stated_corrupt(source.n))
+    claims = read_claims(row_weights, cap, source.n)
+    # Drawn after the last row arrived: an adversary may know everything but this.
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
-    table, unusable = measure(source, rule.geometry if geometry == "auto" else geometry, seed, progress)
-    case = _judge(rule, f, table, unusable, seed, on_excess, stated, claimed, cap)
-    found, merged = case.verdict, MergedDistance() if hasattr(case.rule, "merge") else None
-    with single_threaded_blas(case.table.n):
-        sure = certified(case.table, found, case.f, case.assumed.certified)
-        groups = [] if merged else cut_together(case.table, found.weights, case.assumed.certified)
-    mean, away = _spend(source, case, progress, merged=merged)
-    # Rounding of the answer points in no particular direction, so it adds to the distance as a right angle.
-    price = distance_to_mean(case.table, found.weights, found.scale)
-    price = merged.length if merged else math.hypot(price, away)
-    verdict = _widened(found, case.usable, case.notes, groups, case.assumed.certified)
-    # What is merged column by column is as far off as its distance to a mean that is sure.
-    return Aggregate(mean, verdict.weights, sure + away, verdict, seed, stated, unusable, price)
+    kind = rule.geometry if geometry == "auto" else geometry
+    whole = source.measure(Statistic.GRAM, kind, seed, progress=progress)
+    assumed = assume(f, source.n, source.unusable, on_excess, stated)
+    usable = _usable(source)
+    index = np.flatnonzero(usable)
+    prior, notes = prior_weights_of(None if claims is None else claims[index], cap, assumed.f, index.size)
+    cloud, rng = whole.take(index).with_prior_weights(prior), np.random.default_rng([seed, Stream.RULE])
+    judgement = judge(cloud, rule, index, assumed, rng)
+    verdict, by_column = judgement.verdict, judgement.decision.combine is not None
+    groups: list[Index] = []
+    if not by_column:
+        with single_threaded_blas(cloud.n):
+            groups = cut_together(cloud, verdict.weights, assumed.certified)
+    mean, away, to_mean = source.combine(judgement, usable, progress)
+    _refuse_changes(source)
+    assert judgement.bias_bound is not None
+    if to_mean is None:
+        # Rounding of the answer has no particular direction, so it adds to the distance as a right angle.
+        to_mean = math.hypot(distance_to_mean(cloud, verdict.weights, verdict.scale), away)
+    notes = (*assumed.notes, *notes, *judgement.notes)
+    verdict = _on_all_rows(verdict, usable, notes, groups, assumed.certified)
+    return Aggregate(
+        mean,
+        verdict.weights,
+        # An answer made column by column is as far off as its distance to the mean that is certified.
+        judgement.bias_bound + away,
+        verdict,
+        seed,
+        stated,
+        source.unusable,
+        to_mean,
+        is_weighted_mean=not by_column,
+    )
 
 
 def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
     """The mean that `run` finds, alone: without a certificate no more is measured than the rule needs."""
-    source = as_rows(rows, multiple=getattr(rule, "chunk", 1))
+    source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
     f = rule.assumed_corrupt(source.n)
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
-    asked = statistic_needed(rule, source)
+    # Integers are settled by weights, which a rule that works column by column has only by the reference.
+    everything = source.carries and not rule.weighs_rows()
     with suppress(NeedsFullPass), np.errstate(all="ignore"):  # hostile numbers overflow; then all is measured
-        if seen := measure_partly(source, asked, getattr(rule, "trusted", None)):
-            case = _judge(rule, f, seen, {}, seed)
-            return _spend(source, case, unread=asked == "nothing")[0]
-    table, unusable = measure(source, rule.geometry, seed)
-    return _spend(source, _judge(rule, f, table, unusable, seed))[0]
+        return _answer(source, rule, f, seed, Statistic.GRAM if everything else rule.statistic())
+    return _answer(source, rule, f, seed, Statistic.GRAM)
+
+
+def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> Any:
+    whole = source.measure(want, rule.geometry, seed, rule.trusted)
+    assumed, usable = assume(f, source.n, source.unusable), _usable(source)
+    index, rng = np.flatnonzero(usable), np.random.default_rng([seed, Stream.RULE])
+    judgement = judge(whole.take(index), rule, index, assumed, rng, certificate=False)
+    mean = source.combine(judgement, usable).mean
+    _refuse_changes(source)
+    return mean
 
 
 class Assumed(NamedTuple):
@@ -78,153 +123,124 @@ class Assumed(NamedTuple):
 
     f: int  # by the rule: fewer than half of them
     certified: int  # by the certificate: all that the caller stated, less what unusable rows used up
-    broken: bool = False  # more rows were unusable than may be corrupt: what was stated is not true
+    broken: bool = False  # whether more rows were unusable than the caller said could be corrupt
     notes: tuple[str, ...] = ()
 
 
-class _Case(NamedTuple):
-    """A judgement on the usable rows, and what it takes to spend it."""
-
-    rule: Rule
-    f: int  # of the usable rows were corrupt, to the rule
-    table: Any  # of the usable rows
-    verdict: Verdict  # on them
-    usable: Mask
-    assumed: Assumed
-    notes: tuple[str, ...]
-
-
-def _judge(
+def judge(
+    geometry: Geometry,
     rule: Rule,
-    f: int,
-    table: Any,  # a Geometry, or as much of one as the rule needs
-    unusable: Mapping[int, str],
-    seed: int,
-    on_excess: str = "raise",
-    stated: int | None = None,
-    claimed: Array | None = None,
-    cap: float = MAX_CLAIM_RATIO,
-) -> _Case:
-    usable = np.ones(table.n, dtype=bool)
-    usable[list(unusable)] = False
-    assumed = budget_left(f, usable, unusable, on_excess, stated)
-    alive = np.flatnonzero(usable)
-    if among := getattr(rule, "among", None):  # a rule that trusts a row by its place must find it again
-        rule = among(alive)
-    prior, told = prior_weights_of(None if claimed is None else claimed[alive], cap, assumed.f, alive.size)
-    table = table.take(alive).with_prior_weights(prior)
-    with single_threaded_blas(alive.size):
-        verdict, f = weighed(rule, table, assumed, np.random.default_rng([seed, 4]))
-    notes = (*assumed.notes, *told, *unsure(assumed, f, alive.size))
-    return _Case(rule, f, table, verdict, usable, assumed, notes)
+    index: Index,
+    assumed: Assumed,
+    rng: np.random.Generator,
+    *,
+    certificate: bool = True,
+) -> Judgement:
+    """Run a rule on the usable rows, and certify its weights.
+
+    `geometry` shows the usable rows alone, with their prior weights; `index` holds their numbers among all.
+    """
+    rule = rule.reindex(index)
+    with single_threaded_blas(geometry.n):
+        decision, f = _decide(rule, geometry, assumed, rng)
+        verdict = decision.verdict
+        if verdict is None:
+            verdict = reference_verdict(decision, geometry, f, rng)
+        bound = _certified(geometry, verdict, f, assumed.certified) if certificate else None
+    return Judgement(decision, verdict, geometry, f, bound, _on_tolerance(assumed, f, geometry.n))
 
 
-def weighed(
+def _decide(
     rule: Rule, geometry: Geometry, assumed: Assumed, rng: np.random.Generator
-) -> tuple[Verdict, int]:
-    """The rule's verdict, and the f it was given: where the promise is broken, as many as it tolerates."""
+) -> tuple[Decision, int]:
+    """The rule's decision, and its f: where the caller's is disproved, as many as the rule tolerates."""
     for f in range(assumed.f, 0, -1):
         try:
-            return rule.weigh(geometry, f, rng), f
+            return rule.decide(geometry, f, rng), f
         except BadFraction:
             if not assumed.broken:
                 raise
-    return rule.weigh(geometry, 0, rng), 0
+    return rule.decide(geometry, 0, rng), 0
 
 
-def certified(geometry: Geometry, verdict: Verdict, f: int, corrupt: int) -> float:
+def _certified(geometry: Geometry, verdict: Verdict, f: int, corrupt: int) -> float:
     """The bound for `corrupt` rows on a verdict that a rule came to with f; inf if they are half or more."""
     if corrupt > 0 and 2 * corrupt >= geometry.n:
         return math.inf
     known = verdict.bounds and corrupt == f and not geometry.distortion  # a sketch's own are estimates
-    sure = verdict.bounds[verdict.chosen] if known else certify(geometry, verdict.weights, corrupt)
-    return sure * verdict.scale if math.isfinite(sure) else math.inf
+    bound = verdict.bounds[verdict.answer_round] if known else certify(geometry, verdict.weights, corrupt)
+    return bound * verdict.scale if math.isfinite(bound) else math.inf
 
 
-def unsure(assumed: Assumed, f: int, n: int) -> tuple[str, ...]:
+def _on_tolerance(assumed: Assumed, f: int, n: int) -> tuple[str, ...]:
     """A note where the rule could not assume as many corrupt rows as the certificate must."""
     if f >= assumed.certified:
         return ()
-    said = f"{assumed.certified} of {n} usable rows were assumed corrupt, of which the rule tolerates {f}"
-    return (f"{said}; half or more: bias_bound is inf" if 2 * assumed.certified >= n else said,)
+    note = f"{assumed.certified} of {n} usable rows were assumed corrupt, of which the rule tolerates {f}"
+    return (f"{note}; half or more: bias_bound is inf" if 2 * assumed.certified >= n else note,)
 
 
-def _spend(
-    source: Rows,
-    case: _Case,
-    progress: Progress | None = None,
-    unread: bool = False,
-    merged: MergedDistance | None = None,
-) -> tuple[Any, float]:
-    """Pass 2: the answer, and how far it is from the weighted mean."""
-    weights = np.zeros(case.usable.size)
-    weights[case.usable] = case.verdict.weights
-    scale, merge, size = case.verdict.scale, getattr(case.rule, "merge", None), _size(case)
-    if merge:
-        by_column: Callable[[slice, Block], Any] = partial(merge, f=case.f, verdict=case.verdict)
-        if merged:
-            by_column = merged.watch(by_column)
-        chunk = getattr(case.rule, "chunk", 1)
-        size = size if case.assumed.certified else None  # no corrupt rows moved nothing
-        found = merge_columns(source, weights, case.usable, by_column, chunk, scale, progress, unread, size)
-    else:
-        mean, away = combine(source, weights, case.usable, scale, progress, unread, size)
-        found = mean, away if case.assumed.certified else 0.0
-    _refuse_changes(source)
-    return found
-
-
-def _size(case: _Case) -> RowSizes | None:
-    """How long and how far apart the rows are that have weight, where all was measured."""
-    if case.table.partial:
-        return None
-    w, table = case.verdict.weights, case.table
-    length, spread = (
-        float(w @ squares) for squares in (table.squared_norms(), table.squared_norms_from_pivot())
-    )
-    return RowSizes(math.sqrt(length / (1 - table.distortion)), math.sqrt(spread), table.unit)
-
-
-def budget_left(
-    f: int, usable: Mask, unusable: Mapping[int, str], on_excess: str, stated: int | None = None
+def assume(
+    f: int, n: int, unusable: Mapping[int, str], on_excess: OnExcess = "raise", stated: int | None = None
 ) -> Assumed:
-    """How many of the usable rows may still be corrupt: each unusable one has used up one of the f.
+    """How many of the usable rows may be corrupt: each unusable one of n has used up one of the f.
 
-    `stated` is what the caller said; a rule's own f is less where that is half of the rows or more.
+    `stated` is the caller's own f; a rule's is less where that is half of the rows or more.
     """
-    n, gone = usable.size, len(unusable)
+    gone = len(unusable)
     stated = f if stated is None else stated
     if gone <= f and gone < n:
         return Assumed(f - gone, stated - gone)
-    shown = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:8])
-    more = f"; and {gone - 8} more" if gone > 8 else ""
+    shown = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:MAX_ROWS_NAMED])
+    shown += f"; and {gone - MAX_ROWS_NAMED} more" if gone > MAX_ROWS_NAMED else ""
     if on_excess == "raise" or gone == n:
         advice = "" if gone == n else ', or pass on_excess="drop" to go on without them'
         raise TooManyCorrupt(
-            f"{gone} of {n} rows are unusable, but at most {f} were said to be corrupt: {shown}{more}. "
+            f"{gone} of {n} rows are unusable, but at most {f} were said to be corrupt: {shown}. "
             f"Find out why{advice}.",
             unusable,
         )
-    # The promise behind f is broken, so nothing says the rest is cleaner: assume as many among them too.
-    note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {shown}{more}"
+    # The caller's f is disproved, so nothing says the rest is cleaner: assume as many among them too.
+    note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {shown}"
     return Assumed(min(f, (n - gone - 1) // 2), stated, True, (note,))
+
+
+def _usable(source: Source) -> Mask:
+    usable = np.ones(source.n, dtype=bool)
+    usable[list(source.unusable)] = False
+    return usable
 
 
 def checked_seed(seed: int) -> int:
     """The seed, if it is a whole number from 0, of any size: Python's or numpy's, no bool and no float."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise BadFraction(f"seed={seed!r}; give a non-negative integer, or None for fresh coins.")
+        raise BadParameter(f"seed={seed!r}; give a non-negative integer, or None for a fresh random one.")
     return int(seed)
 
 
-def _widened(
-    verdict: Verdict, usable: Mask, notes: tuple[str, ...], groups: Sequence[Any], corrupt: int
+def check_on_excess(on_excess: str) -> None:
+    """One of the two things that can be done with too many unusable rows."""
+    if on_excess not in get_args(OnExcess):
+        raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
+
+
+def check_rule(rule: Any) -> Rule:
+    """The rule, if it is one."""
+    if not isinstance(rule, Rule):
+        raise BadParameter(
+            f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2)."
+        )
+    return rule
+
+
+def _on_all_rows(
+    verdict: Verdict, usable: Mask, notes: tuple[str, ...], groups: Sequence[Index], corrupt: int
 ) -> Verdict:
     """The verdict on the usable rows, in the caller's numbering."""
     rows = np.flatnonzero(usable)
     together = tuple(tuple(rows[group].tolist()) for group in groups)
 
-    def wide(values: Any, dtype: Any) -> Any:
+    def spread(values: Any, dtype: Any) -> Any:
         if values is None:
             return None
         out: Any = np.zeros(usable.size, dtype=dtype)
@@ -233,17 +249,19 @@ def _widened(
 
     return replace(
         verdict,
-        weights=wide(verdict.weights, np.float64),
-        dropped_in_round=wide(verdict.dropped_in_round, np.intp),
-        scores=wide(verdict.scores, np.float64),
-        far_outliers=wide(verdict.far_outliers, np.bool_),
+        weights=spread(verdict.weights, np.float64),
+        dropped_in_round=spread(verdict.dropped_in_round, np.intp),
+        scores=spread(verdict.scores, np.float64),
+        far_outliers=spread(verdict.far_outliers, np.bool_),
         notes=(*notes, *verdict.notes, *(note_on(group, corrupt) for group in together)),
         cut_together=together,
     )
 
 
-def _refuse_changes(source: Rows) -> None:
+def _refuse_changes(source: Source) -> None:
     """A file rewritten between the two readings would be averaged without having been judged."""
-    changed: list[int] = getattr(source, "changed", list)()
+    changed = list(source.changed())
     if changed:
-        raise BadRows(f"rows {changed[:8]} changed on disk while they were read; aggregate them again.")
+        raise BadRows(
+            f"rows {changed[:MAX_ROWS_NAMED]} changed on disk while they were read; aggregate them again."
+        )

@@ -67,7 +67,8 @@ def prior_weights_of(claimed: Array | None, cap: float, f: int, n: int) -> tuple
     mixed = counts * capped * (float(even.sum()) / (held + rest)) + (1 - counts) * even
     return mixed, (
         f"row_weights: the {f} heaviest of {n} usable rows would hold {heavy:.0%} of the weight, so claims "
-        f"count for {counts:.0%} and equal weights for the rest: they hold {max(MAX_SHARE_OF_HEAVIEST, share):.0%} now",
+        f"count for {counts:.0%} and equal weights for the rest: they hold "
+        f"{max(MAX_SHARE_OF_HEAVIEST, share):.0%} now",
     )
 
 

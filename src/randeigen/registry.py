@@ -18,8 +18,7 @@ from typing import Any, Literal, get_origin
 
 from randeigen.errors import BadParameter
 from randeigen.rules import MIXERS, RULES
-from randeigen.rules.base import MAX_STAGES
-from randeigen.types import Rule
+from randeigen.rules.base import MAX_STAGES, Rule
 
 DEFAULT = "randeigen"
 MAX_NAME_LENGTH = 2000  # characters, parameters included

@@ -16,7 +16,7 @@ import numpy as np
 import randeigen
 from randeigen.errors import BadParameter, MissingExtra
 from randeigen.provenance import versions as core_versions
-from randeigen.types import Rule
+from randeigen.rules import Rule
 
 MAX_TIMED_SECONDS = 4.0  # after this long no further call of a rule is begun
 Dtype: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]

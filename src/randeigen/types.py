@@ -1,12 +1,12 @@
-"""What passes between the rooms: rows, geometry, verdict, aggregate."""
+"""What passes between the rooms: rows, geometry, decision, verdict, aggregate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]  # host numbers of the small space
 Weights: TypeAlias = NDArray[np.float64]  # (n,) non-negative, sums to 1
 Mask: TypeAlias = NDArray[np.bool_]  # (n,)
+Index: TypeAlias = NDArray[np.intp]
 Block: TypeAlias = Any  # (n, b) numpy array or torch tensor, float32 or float64, not to be written to
 Progress: TypeAlias = Callable[[str, int, int], None]  # (stage, columns done, columns in all)
-GeometryKind: TypeAlias = Literal["auto", "gram", "sketch", "gaussian"]
-OnExcess: TypeAlias = Literal["raise", "drop"]
+GeometryKind: TypeAlias = Literal["auto", "gram", "sketch", "gaussian"]  # how rows are measured
+OnExcess: TypeAlias = Literal["raise", "drop"]  # what to do with more unusable rows than may be corrupt
 
 
 class Answer(Protocol):
@@ -38,35 +39,49 @@ class Rows(Protocol):
 
     n: int
     d: int
-    lost: Mapping[int, str]  # rows that could not be read, and why: they count as corrupt
+    unusable: Mapping[int, str]  # rows that could not be read, and why: they count as corrupt
+    carries: bool  # whether they hold integers or bools, which weights settle by vote
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """All n rows, some columns at a time, in order; may be called again for another pass."""
 
     def answer(self) -> Answer:
-        """A fresh place for the result, in the caller's own form."""
+        """A fresh buffer for the result, in the caller's own form."""
+
+    def changed(self) -> Sequence[int]:
+        """Rows that are no longer what they were when they were first read."""
 
 
-class Spread(NamedTuple):
-    """The widest direction of a weighted cloud."""
+class TopDirection(NamedTuple):
+    """The direction along which a weighted cloud has the greatest variance."""
 
-    variance: float  # along it
-    places: Array  # (n,) signed distance from the mean along it; 0 for rows of no weight
-    alone: float = 0.0  # the variance that the typical row gives its own direction, all by itself
-    allowance: float = 0.0  # no direction is wider than `variance` by more than this
+    variance: float  # along it: the top eigenvalue of the weighted covariance
+    projections: Array  # (n,) signed distance from the mean along it; 0 for rows of no weight
+    typical_row_variance: float = 0.0  # median over i of wᵢ‖xᵢ − μ‖²: a single row alone gives that much
+    allowance: float = 0.0  # no direction has more than `variance` plus this
 
     @property
     def scores(self) -> Array:
         """(n,) squared distance from the mean along it."""
-        return self.places**2
+        return self.projections**2
 
 
+class Statistic(Enum):
+    """What must be measured of the rows before a rule can answer, its certificate aside."""
+
+    GRAM = "the inner products of all rows, or a sketch of them"
+    NORMS = "the norm of each row"
+    DISTANCES_TO_TRUSTED = "the distance of each row from the trusted one"
+    NONE = "nothing"
+
+
+@runtime_checkable
 class Geometry(Protocol):
     """All a rule may know of n rows: their mutual positions, never their columns."""
 
     @property
     def n(self) -> int:
-        """How many rows."""
+        """The number of rows."""
 
     @property
     def unit(self) -> float:
@@ -74,7 +89,7 @@ class Geometry(Protocol):
 
     @property
     def prior_weights(self) -> Array:
-        """(n,) mass of each row before any judgement; ones unless the caller weighted them."""
+        """(n,) weight of each row before any judgement, not normalised; ones unless the caller gave some."""
 
     @property
     def distortion(self) -> float:
@@ -82,14 +97,30 @@ class Geometry(Protocol):
 
     @property
     def partial(self) -> bool:
-        """Whether no more was measured than the rule `needs`: enough to answer, not to certify."""
+        """Whether no more than the rule's `statistic` was measured: enough to answer, not to certify."""
 
-    def top_direction(self, weights: Array) -> Spread:
-        """The widest direction of the cloud under these (unnormalised) weights."""
+    @property
+    def coordinates(self) -> NDArray[Any] | None:
+        """(n, k) the rows, or their sketch, from some pivot; None where only inner products are known."""
+
+    @property
+    def origin(self) -> NDArray[Any] | None:
+        """(k,) the caller's origin among the coordinates."""
+
+    @property
+    def beyond(self) -> Mask | None:
+        """(n,) rows further out than can be measured; None if there are none."""
+
+    @property
+    def check(self) -> Geometry | None:
+        """Of a sketch: another measurement of the same rows, for the certificate alone."""
+
+    def top_direction(self, weights: Array) -> TopDirection:
+        """The direction of greatest variance under these weights, which need not sum to 1."""
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
-    ) -> Spread:
+    ) -> TopDirection:
         """The same by the paper's power iteration, as far as it gets."""
 
     def squared_distances(self) -> Array:
@@ -105,7 +136,7 @@ class Geometry(Protocol):
         """Length of Σ (aᵢ − bᵢ)·xᵢ, the rows measured from the caller's origin; no sum need be 1."""
 
     def rounding_error(self, weights: Array) -> float:
-        """How much of the widest variance rounding can hide."""
+        """How much of the top variance rounding can hide."""
 
     def squared_norms(self) -> Array:
         """(n,) squared distances from the origin of the caller's numbers."""
@@ -117,66 +148,87 @@ class Geometry(Protocol):
         """The cloud of m combinations of the rows and, last, the origin: (m, n+1), lines summing to 1."""
 
     def with_prior_weights(self, prior: Array) -> Geometry:
-        """The same cloud with other masses."""
+        """The same cloud with other prior weights."""
 
 
-class Rule(Protocol):
-    """Geometry in, weights out. `f` rows of those shown may be corrupt; coins come from `rng`."""
-
-    @property
-    def geometry(self) -> str:
-        """The geometry this rule is defined on, or "auto"."""
-
-    def assumed_corrupt(self, n: int) -> int:
-        """How many of n rows this rule assumes corrupt."""
-
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """The judgement."""
-
-
-class BlockRule(Rule, Protocol):
-    """A rule that works column by column. Its `weigh` gives the mean that its certificate leans on."""
+class Combiner(Protocol):
+    """Makes the answer column by column, where it is no weighted mean of whole rows."""
 
     @property
-    def chunk(self) -> int:
+    def block_multiple(self) -> int:
         """Blocks begin at multiples of this many columns; 1 where that does not matter."""
 
-    def merge(self, columns: slice, block: Block, f: int, verdict: Verdict) -> Any:
-        """(b,) the answer for these columns of the usable rows, on which `weigh` gave this verdict."""
+    def __call__(self, columns: slice, block: Block) -> Any:
+        """(b,) the answer for these columns, given the usable rows' numbers in them."""
+
+
+@dataclass(frozen=True)
+class ChunkedWeights:
+    """Each `chunk` consecutive columns have weights of their own: what `weights_of` makes of their geometry.
+
+    A rule declares it; the pipeline measures the chunks, so that no rule does.
+    """
+
+    chunk: int  # columns
+    seed: int  # of the measurements
+    weights_of: Callable[[Geometry], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class AfterMixing:
+    """`inner`, applied to m combinations of the n rows and, last, the origin: an (m, n+1) matrix."""
+
+    matrix: Array
+    inner: ColumnPlan
+
+
+ColumnPlan: TypeAlias = "Combiner | ChunkedWeights | AfterMixing"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a rule makes of n rows: weights for their mean, or a way to make the answer column by column.
+
+    A rule without row weights gives no verdict. The pipeline then takes RandEigen's as a reference, on whose
+    mean the certificate leans; `notes` go with it, and its rounds too unless `with_rounds` is False.
+    """
+
+    verdict: Verdict | None
+    combine: ColumnPlan | None = None  # None: the weighted mean, times the verdict's scale
+    notes: tuple[str, ...] = ()
+    with_rounds: bool = True
 
 
 class Stop(str, Enum):
-    """Why judging ended, as a sentence."""
+    """Why a rule ended, as a sentence."""
 
     __str__ = str.__str__
 
     DIRECT = "the rule weighs rows in one step"
-    AGREE = "all rows that are left agree exactly"
-    ROUND = "no direction is wider than any single row makes it: nothing stands out"
+    IDENTICAL_ROWS = "all rows that have weight are identical, but for rounding"
+    ISOTROPIC = "the top variance is what a single row gives it: no direction stands out"
     BUDGET = "twice as much weight is gone as corrupt rows could hold"
-    LONE = "fewer than two rows are left to compare"
-    CONVERGED = "the widest variance no longer changes"
+    TOO_FEW_ROWS = "fewer than two rows are left to compare"
+    CONVERGED = "the top variance no longer changes"
     FLOOR = "the set shrank to the published floor"
-    NARROW = "the widest variance is below the given threshold"
-    ROUNDS = "the allowed rounds are used up"
+    BELOW_THRESHOLD = "the top variance is below the given threshold"
+    MAX_ROUNDS = "the allowed rounds are used up"
     BALANCED = "the answer lies between all sets of rows that may be the honest ones"
     EMPTY = "every row was removed: the published rule has no answer, so the last rows left stand in"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule decided, and how it got there. Indices are those of the rows it was shown."""
+    """The weights a rule gave the rows, and how it got there. Indices are those of the rows it was shown."""
 
     weights: Weights
     stop: Stop
     scale: float = 1.0  # the answer is the weighted mean times this: below 1 where rows were clipped
-    spreads: tuple[float, ...] = ()  # standard deviation along the widest direction, before each round
+    spreads: tuple[float, ...] = ()  # standard deviation along the top direction, before each round
     # The certificate of the same iterates, for the f the rule was given; an estimate of it on a sketch.
     bounds: tuple[float, ...] = ()
-    chosen: int = 0  # spreads[chosen] and bounds[chosen] are those of the answer itself
-    dropped_in_round: NDArray[np.intp] | None = (
-        None  # (n,) round in which a row lost most weight; 0: it lost none
-    )
+    answer_round: int = 0  # spreads and bounds at this index are those of the answer itself
+    dropped_in_round: Index | None = None  # (n,) round in which a row lost most weight; 0: it lost none
     scores: Array | None = None  # (n,) its squared distance in that round, in units of the variance
     far_outliers: Mask | None = None  # (n,) rows too far out to be weighed beside the others
     notes: tuple[str, ...] = field(default=())
@@ -184,32 +236,69 @@ class Verdict:
 
     @property
     def rounds(self) -> int:
-        """How many times the cloud was measured."""
+        """How many times the top direction was computed."""
         return len(self.spreads)
+
+    @property
+    def chosen(self) -> int:
+        """Older name of `answer_round`."""
+        return self.answer_round
+
+    @property
+    def fell(self) -> Index | None:
+        """Older name of `dropped_in_round`."""
+        return self.dropped_in_round
+
+    @property
+    def wild(self) -> Mask | None:
+        """Older name of `far_outliers`."""
+        return self.far_outliers
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Mean = TypeVar("Mean", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    Mean = TypeVar("Mean", covariant=True)
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class Aggregate(Generic[Mean]):
     """The answer, and everything needed to trust, question or replay it.
 
-    `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that close
-    to the mean of the honest rows alone at the same weights, and may be further from their plain mean.
-    It is inf where f is half or more of the usable rows, or holds all the weight; 0 where f is 0.
+    `Aggregate[M]` is one whose mean is an M: `aggregate` returns the form that it was given.
 
-    `distance_to_mean`: how far the answer is from the plain mean of all usable rows, which is what robustness
-    cost if every row is honest. An estimate where the rows were sketched.
+    Attributes:
+        mean: The answer, in the form, dtype and device of most rows.
+        weights: (n,) the weight of each row, from 0; they sum to 1.
+        bias_bound: f corrupt rows can have moved the answer by at most this at these weights: it is that
+            close to the mean of the honest rows alone at the same weights, and may be further from their
+            plain mean. It is inf where f is half or more of the usable rows, or holds all the weight; 0
+            where f is 0.
+        verdict: What the rule decided, round by round.
+        seed: The seed that was used; it replays the call.
+        f: How many of all rows were assumed corrupt: the f given, or ceil(eps·n).
+        unusable: Rows that could not be measured at all, and why: each used up one of the f.
+        distance_to_mean: How far the answer is from the plain mean of all usable rows, which is what
+            robustness cost if every row is honest. An estimate where the rows were sketched.
+        is_weighted_mean: Whether `weights` made the mean, as verdict.scale · Σ wᵢ xᵢ. Where a rule works column
+            by column they are a reference (RandEigen's, as a rule), on whose mean the certificate leans.
     """
 
-    mean: Any  # in the caller's own form
+    mean: Mean  # in the caller's own form
     weights: Weights
     bias_bound: float
     verdict: Verdict
     seed: int
-    f: int  # how many of all rows were assumed corrupt: the f given, or ceil(eps·n); bias_bound speaks of it
+    f: int  # how many of all rows were assumed corrupt, the f given or ceil(eps·n), as in bias_bound
     unusable: Mapping[int, str]  # rows that could not be measured at all, and why: each used up one of the f
     distance_to_mean: float = math.nan
+    is_weighted_mean: bool = True
 
     @property
     def kept(self) -> Mask:
-        """(n,) whether a row has any part in the answer."""
+        """(n,) whether a row has any weight; see `is_weighted_mean`."""
         return np.asarray(self.weights > 0)

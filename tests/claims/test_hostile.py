@@ -12,8 +12,7 @@ import pytest
 
 import randeigen
 from clouds import gaussian, with_liars
-from randeigen import BadFraction, BadRows, RandEigen, TooManyCorrupt
-from randeigen.errors import BadParameter
+from randeigen import BadFraction, BadParameter, BadRows, RandEigen, TooManyCorrupt
 from randeigen.geometry import measure
 from randeigen.rows import as_rows
 
@@ -187,7 +186,7 @@ class TestReadings:
     class Counted:
         def __init__(self, rows: np.ndarray) -> None:
             self.inner = as_rows(rows)
-            self.n, self.d, self.lost, self.passes = self.inner.n, self.inner.d, self.inner.lost, 0
+            self.n, self.d, self.unusable, self.passes = self.inner.n, self.inner.d, self.inner.unusable, 0
 
         def blocks(self) -> Any:
             self.passes += 1
@@ -253,9 +252,9 @@ class TestCallersMistakes:
             randeigen.aggregate(rows, rule=rule)
 
     def test_unknown_options(self, rows: np.ndarray) -> None:
-        with pytest.raises(BadRows, match=r"geometry='gramm'.*'gram'"):
+        with pytest.raises(BadParameter, match=r"geometry='gramm'.*'gram'"):
             randeigen.aggregate(rows, eps=0.1, geometry="gramm")
-        with pytest.raises(BadRows, match="on_excess='ignore'"):
+        with pytest.raises(BadParameter, match="on_excess='ignore'"):
             randeigen.aggregate(rows, eps=0.1, on_excess="ignore")
         with pytest.raises(BadFraction, match="removal='hard'"):
             RandEigen(0.1, removal="hard")

@@ -12,7 +12,7 @@ import randeigen
 from clouds import gaussian
 from randeigen import rules
 from randeigen.geometry import measure
-from randeigen.geometry.products import measured
+from randeigen.geometry.products import scaled_gram
 from randeigen.rows import as_rows
 
 torch = pytest.importorskip("torch")
@@ -168,9 +168,9 @@ def test_no_arrangement_of_numbers_takes_more_from_an_entry_than_is_allowed_for(
     rows = on(device, np.outer(np.linspace(0.5, 1, n), v), "float32")
     rows = rows if device == "cuda" else rows.numpy()
     for pivot in (None, (0, n // 2, n - 1)):
-        found, allowed = measured(rows, pivot)
+        found, allowed = scaled_gram(rows, pivot)
         exact = np.asarray(rows.cpu() if device == "cuda" else rows, np.float64)
         exact = exact - (0.0 if pivot is None else np.median(exact[list(pivot)], axis=0))
         gram = exact @ exact.T
         lengths = np.sqrt(gram.diagonal())
-        assert (abs(found.table[:-1, :-1] - gram) <= allowed * np.outer(lengths, lengths) + 1e-6).all()
+        assert (abs(found.gram[:-1, :-1] - gram) <= allowed * np.outer(lengths, lengths) + 1e-6).all()

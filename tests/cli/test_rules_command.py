@@ -86,7 +86,7 @@ class TestMeasuring:
         rows, centre, spread = rule_study.placed(cell)
         np.testing.assert_allclose(rows[: cell.h].mean(axis=0), centre, atol=1e-9)
         result = rule_study.randeigen.aggregate(rows, rule=Mean(cell.eps))
-        outcome = rule_study.judged(Mean(cell.eps), result, cell, rows, centre, spread)
+        outcome = rule_study.judged(result, cell, rows, centre, spread)
         assert outcome.bias * spread == pytest.approx(np.linalg.norm(rows.mean(axis=0) - centre))
         assert outcome.relative == pytest.approx(outcome.bias / math.sqrt(cell.f / (cell.h)))
         widest = np.linalg.eigvalsh(np.cov(rows[: cell.h].T, bias=True))[-1]
@@ -103,9 +103,9 @@ class TestMeasuring:
         rows, centre, spread = rule_study.placed(cell)
         for rule in (RandEigen(cell.eps), Median(cell.eps), Krum(cell.eps)):
             result = rule_study.randeigen.aggregate(rows, rule=rule)
-            assert not rule_study.judged(rule, result, cell, rows, centre, spread).violated
+            assert not rule_study.judged(result, cell, rows, centre, spread).violated
             moved = type(result)(**{**vars(result), "mean": result.mean + 1e9, "bias_bound": 1.0})
-            assert rule_study.judged(rule, moved, cell, rows, centre, spread).violated
+            assert rule_study.judged(moved, cell, rows, centre, spread).violated
 
     def test_the_default_stands_beside_all_others(self) -> None:
         found = {one.rule: one for one in rule_study.measure(["mean", "krum", "median"], built, few_cells())}

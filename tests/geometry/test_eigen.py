@@ -90,7 +90,7 @@ def test_equal_rows_are_no_trouble(n: int, noise: float) -> None:
         np.ones(n)
     )
     assert 0 <= spread.variance < 1e-9
-    assert np.isfinite(spread.places).all()
+    assert np.isfinite(spread.projections).all()
 
 
 def test_an_operator_will_do_where_a_matrix_would_be_too_large() -> None:

@@ -13,7 +13,7 @@ import randeigen
 from clouds import gaussian
 from randeigen import rules
 from randeigen.geometry import measure
-from randeigen.geometry.products import measured
+from randeigen.geometry.products import scaled_gram
 from randeigen.rows import as_rows
 from randeigen.rows.array_rows import ArrayRows
 
@@ -64,12 +64,12 @@ def test_no_arrangement_of_numbers_takes_more_from_an_entry_than_is_allowed_for(
     for pivot in (None, (0, n // 2, n - 1)):
         if pivot and n < 3:
             continue
-        found, allowed = measured(rows, pivot)
+        found, allowed = scaled_gram(rows, pivot)
         middle = 0.0 if pivot is None else np.median(rows[list(pivot)], axis=0).astype(np.float64)
         exact = rows.astype(np.float64) - middle
         gram = exact @ exact.T
         lengths = np.sqrt(gram.diagonal())
-        assert (abs(found.table[:-1, :-1] - gram) <= allowed * np.outer(lengths, lengths) * (1 + 1e-9)).all()
+        assert (abs(found.gram[:-1, :-1] - gram) <= allowed * np.outer(lengths, lengths) * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("step", [128, 256, 320, 384, 448, 512, 768, 1024])

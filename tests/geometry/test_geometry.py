@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from clouds import HONEST, gaussian
 from randeigen.backend.arrays import median
+from randeigen.backend.random_streams import Stream
 from randeigen.geometry import measure, projection
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.sketch import SketchGeometry
 from randeigen.rows import as_rows
 from randeigen.types import Geometry
+from shapes import Shape
 
 
 def widest_in_full_space(rows: np.ndarray, weights: np.ndarray) -> tuple[float, np.ndarray]:
@@ -52,15 +54,6 @@ def test_short_rows_are_their_own_small_space() -> None:
 
 
 def test_few_rows_are_measured_exactly_and_many_are_sketched() -> None:
-    class Shape:
-        lost: dict[int, str] = {}  # noqa: RUF012
-
-        def __init__(self, n: int, d: int) -> None:
-            self.n, self.d = n, d
-
-        def blocks(self) -> list[object]:
-            return []
-
     assert isinstance(measure(Shape(100, 2**18))[0], GramGeometry)  # type: ignore[arg-type]
     wide = measure(Shape(1300, 2**18))[0]  # type: ignore[arg-type]
     assert isinstance(wide, SketchGeometry)
@@ -129,7 +122,7 @@ def test_rows_may_be_picked_and_mixed_as_in_full_space() -> None:
 def test_table_entries_are_right_to_1e_5_in_float32() -> None:
     rows = gaussian(20, 60_000).astype(np.float32)
     exact = rows.astype(np.float64) @ rows.T.astype(np.float64)
-    table = geometry_of(rows).table[:-1, :-1]  # type: ignore[attr-defined]
+    table = geometry_of(rows).gram[:-1, :-1]  # type: ignore[attr-defined]
     scale = np.sqrt(np.outer(exact.diagonal(), exact.diagonal()))
     assert (abs(table - exact) / scale).max() < 1e-5
 
@@ -157,3 +150,15 @@ def test_the_median_is_numpys_and_leaves_the_values_as_they_were(n: int) -> None
     before = values.copy()
     assert median(values) == np.median(values)
     np.testing.assert_array_equal(values, before)
+
+
+def test_random_streams_keep_their_integers_so_that_recorded_seeds_replay() -> None:
+    assert {name: int(stream) for name, stream in Stream.__members__.items()} == {
+        "GAUSSIAN_PROJECTION": 1,
+        "SPARSE_PROJECTION": 2,
+        "MEASUREMENT": 3,
+        "RULE": 4,
+        "CHECK_PROJECTION": 5,
+        "TORCH_RULE": 5,
+        "CHECK_MEASUREMENT": 6,
+    }

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from every_rule import EVERY, make
-from randeigen import TooManyCorrupt, pipeline
+from randeigen import TooManyCorrupt, pipeline, source
 from randeigen.backend import parallel
 from randeigen.geometry.products import products
 from randeigen.rows.array_rows import ArrayRows
@@ -180,7 +180,7 @@ def test_an_adversary_can_cause_only_so_many_readings(name: str, kind: str, read
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name != "MoNNA"])
 def test_no_table_is_made_where_none_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "measure", lambda *given: pytest.fail("the whole table was measured"))
+    monkeypatch.setattr(source, "measure", lambda *given: pytest.fail("the whole Gram matrix was measured"))
     QUICK[name](rows_of())
     with pytest.raises(pytest.fail.Exception):
         Krum(f=F)(rows_of())
@@ -236,8 +236,8 @@ class TestThreads:
     def several(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """BLAS as on a machine where it has four threads; what it was told."""
         told: list[int] = []
-        monkeypatch.setattr(parallel._blas, "_ask", lambda: 4)
-        monkeypatch.setattr(parallel._blas, "_tell", told.append)
+        monkeypatch.setattr(parallel._blas, "_get_threads", lambda: 4)
+        monkeypatch.setattr(parallel._blas, "_set_threads", told.append)
         return told
 
     def test_found_comes_in_the_order_of_the_parts(self) -> None:
@@ -274,7 +274,7 @@ class TestThreads:
         assert several == [1, 4]
 
     def test_work_may_be_spread_within_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parallel._blas, "_ask", lambda: parallel.MAX_THREADS)
+        monkeypatch.setattr(parallel._blas, "_get_threads", lambda: parallel.MAX_THREADS)
         all_busy = threading.Barrier(parallel.MAX_THREADS, timeout=10)
         found: list[int] = []
 
@@ -305,9 +305,9 @@ def test_blas_can_be_told_where_numpy_brought_openblas() -> None:
     blas = str(np.show_config(mode="dicts")).lower()  # type: ignore[arg-type]
     if sys.platform != "linux" or "openblas" not in blas:
         pytest.skip("another BLAS: it keeps its own threads")
-    with parallel._blas.alone() as before:
-        assert parallel._blas._ask() == 1
-    assert parallel._blas._ask() == before
+    with parallel._blas.single_threaded() as before:
+        assert parallel._blas._get_threads() == 1
+    assert parallel._blas._get_threads() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is forked here")
@@ -316,7 +316,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 import os, threading, warnings
 warnings.simplefilter("ignore")
 from randeigen.backend import parallel as threads
-threads._blas._ask, threads._blas._tell = lambda: 2, lambda number: None
+threads._blas._get_threads, threads._blas._set_threads = lambda: 2, lambda number: None
 def two_at_once():
     meet = threading.Barrier(2, timeout=10)  # broken, an error, if the second never comes
     threads.parallel_map(lambda part: meet.wait(), range(2))

@@ -19,6 +19,7 @@ from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.rows import as_rows
 from randeigen.rows.array_rows import ArrayRows
+from shapes import Shape
 
 KINDS = ["sketch", "gaussian"]
 
@@ -136,15 +137,6 @@ def test_no_seed_breaks_the_certificate_of_a_forced_sketch(kind: str, n: int, d:
 
 
 def test_a_sketchs_certificate_is_measured_on_a_table_that_had_no_part_in_the_verdict() -> None:
-    class Shape:
-        lost: dict[int, str] = {}  # noqa: RUF012
-
-        def __init__(self, n: int, d: int) -> None:
-            self.n, self.d = n, d
-
-        def blocks(self) -> list[object]:
-            return []
-
     def made(n: int, d: int) -> object:
         return measure(Shape(n, d))[0]  # type: ignore[arg-type]
 
@@ -227,7 +219,7 @@ def test_rows_kept_in_float32_are_measured_as_in_float64(
 ) -> None:
     rows = (attacked(300, 60, 30).clip(-6, 6).astype(np.float64) * scale).astype(np.float32)
     wide = randeigen.aggregate(rows, f=30, geometry="sketch", seed=0)
-    monkeypatch.setattr("randeigen.geometry.sketch.MAX_FLOAT64_NUMBERS", 0)
+    monkeypatch.setattr("randeigen.geometry.sketch.MAX_FLOAT64_POINT_NUMBERS", 0)
     narrow, _ = measure(as_rows(rows), "sketch", 0)
     assert isinstance(narrow, SketchGeometry)
     assert narrow.points.dtype == np.float32

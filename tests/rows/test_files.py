@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from file_bytes import NUMBERS, npy_bytes, npy_header, safetensors_bytes, whole, zip_bytes
-from randeigen.errors import BadRows
+from randeigen.errors import BadParameter, BadRows
 from randeigen.rows import as_rows, write_answer, write_safetensors
 from randeigen.rows import write as save
 from randeigen.rows.formats import CODES, Deflated
@@ -52,9 +52,9 @@ def among_honest(folder: Path, suffix: str, hostile: bytes | None) -> Any:
 def assert_lost(source: Any, message: str) -> None:
     """The first file is lost, for a reason that says this; the others are untouched."""
     found = whole(source)
-    assert list(source.lost) == [0]
-    assert message in source.lost[0]
-    assert "0." in source.lost[0]
+    assert list(source.unusable) == [0]
+    assert message in source.unusable[0]
+    assert "0." in source.unusable[0]
     assert np.isnan(found[0]).all()
     assert np.array_equal(found[1:], [np.arange(6)] * 3)
 
@@ -139,7 +139,7 @@ def test_a_safetensors_file_cut_anywhere_is_lost(tmp_path: Path) -> None:
     good = safetensors_bytes({"w": F32})
     for length in range(len(good)):
         assert_lost(among_honest(tmp_path, ".safetensors", good[:length]), "")
-    assert not among_honest(tmp_path, ".safetensors", good).lost
+    assert not among_honest(tmp_path, ".safetensors", good).unusable
 
 
 def test_a_safetensors_file_with_any_header_byte_changed_never_raises(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_hostile_npz_file_is_lost_and_hurts_nobody(
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_an_npz_file_cut_or_changed_anywhere_never_raises(method: int, tmp_path: Path) -> None:
     good = zip_bytes([("w.npy", HONEST)], method)
-    assert not among_honest(tmp_path, ".npz", good).lost
+    assert not among_honest(tmp_path, ".npz", good).unusable
     for at in range(0, len(good), 3):
         changed = good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :]
         for hostile in (good[:at], changed):
@@ -300,15 +300,15 @@ def test_a_folder_and_a_pipe_are_lost(tmp_path: Path) -> None:
     paths[1].unlink()
     os.mkfifo(paths[1])
     source = as_rows([*paths, "\0.npy"])
-    assert list(source.lost) == [0, 1, 5]
-    assert "not a regular file" in source.lost[0]
-    assert "null" in source.lost[5]
+    assert list(source.unusable) == [0, 1, 5]
+    assert "not a regular file" in source.unusable[0]
+    assert "null" in source.unusable[5]
 
 
 def test_a_file_name_cannot_speak_to_the_terminal(tmp_path: Path) -> None:
     paths = FORMS["npy files"](matrix(), tmp_path)
     source = as_rows([*paths, tmp_path / "\x1b[2J.npy"])
-    assert "\x1b" not in source.lost[5]
+    assert "\x1b" not in source.unusable[5]
 
 
 def test_a_header_of_many_megabytes_is_not_kept(tmp_path: Path) -> None:
@@ -316,8 +316,8 @@ def test_a_header_of_many_megabytes_is_not_kept(tmp_path: Path) -> None:
     names = {f"{index:0200d}": nothing for index in range(5000)}
     hostile = safetensors_bytes(names, b"")
     source = among_honest(tmp_path, ".safetensors", hostile)
-    assert len(source.lost[0]) < 500
-    assert "declares a header of 1,300,000 bytes, most files 72" in source.lost[0]
+    assert len(source.unusable[0]) < 500
+    assert "declares a header of 1,300,000 bytes, most files 72" in source.unusable[0]
 
 
 # Failing during a pass.
@@ -339,10 +339,10 @@ def test_a_wrong_checksum_is_found_at_the_end_of_the_pass(tmp_path: Path) -> Non
         return data.replace(crc, bytes([crc[0] ^ 1]) + crc[1:])
 
     source = wide_npz(tmp_path, damage)
-    assert not source.lost
+    assert not source.unusable
     found = whole(source)
-    assert list(source.lost) == [0]
-    assert "checksum" in source.lost[0]
+    assert list(source.unusable) == [0]
+    assert "checksum" in source.unusable[0]
     assert np.isnan(found[0, -1])
     assert not np.isnan(found[0, 0])
     assert np.isfinite(found[1:]).all()
@@ -376,7 +376,7 @@ def test_a_directory_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
     source = as_rows(paths)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert "a zip directory of 40,000,000 bytes" in source.lost[0]
+    assert "a zip directory of 40,000,000 bytes" in source.unusable[0]
     assert peak < 2**20
 
 
@@ -387,13 +387,13 @@ def test_deflated_arrays_in_fortran_order_come_out_in_c_order(tmp_path: Path) ->
         np.savez_compressed(path, a=np.asfortranarray(row.reshape(4, 3, 3)))
     source = as_rows(paths, block_bytes=5 * 4 * 7)
     assert np.array_equal(whole(source), rows)
-    assert not source.lost
+    assert not source.unusable
 
 
 def test_a_damaged_stream_is_lost_where_it_breaks(tmp_path: Path) -> None:
     source = wide_npz(tmp_path, lambda data: data[:20_000] + bytes(64) + data[20_064:])
     found = whole(source)
-    assert list(source.lost) == [0]
+    assert list(source.unusable) == [0]
     assert np.isfinite(found[0, 0])
     assert np.isnan(found[0, -1])
     assert np.isfinite(found[1:]).all()
@@ -406,7 +406,7 @@ def test_a_file_cut_between_passes_is_lost_and_reported(tmp_path: Path) -> None:
     assert source.changed() == []
     os.truncate(paths[2], 100)
     found = whole(source)
-    assert "changed between two passes" in source.lost[2]
+    assert "changed between two passes" in source.unusable[2]
     assert source.changed() == [2]
     assert np.isnan(found[2]).all()
     assert np.array_equal(found[3:], matrix()[3:])
@@ -418,7 +418,7 @@ def test_a_file_cut_within_a_pass_is_nan_from_there_on(tmp_path: Path) -> None:
     assert np.isfinite(next(passing)[1]).all()
     os.truncate(paths[2], os.path.getsize(paths[2]) - 4 * 34)
     rest = [block.copy() for _, block in passing]
-    assert "ends at byte" in source.lost[2]
+    assert "ends at byte" in source.unusable[2]
     assert np.isfinite(rest[0]).all()
     assert all(np.isnan(block[2]).all() for block in rest[1:])
 
@@ -464,7 +464,7 @@ def test_the_order_of_names_is_that_of_most_files(tmp_path: Path) -> None:
         leaves = split(matrix()[index])
         write_answer(path, leaves if index else dict(reversed(leaves.items())))
     source = as_rows(paths)
-    assert not source.lost
+    assert not source.unusable
     assert np.array_equal(whole(source), matrix()[:3])
     assert list(mean(source)) == list(SHAPES)
 
@@ -497,7 +497,7 @@ def test_integers_in_files_are_carried(form: str, tmp_path: Path) -> None:
     assert answer["on"].dtype == bool
     os.truncate(paths[1], 10)
     assert source.answer().finish(np.array([0.0, 0.9, 0.1]))["steps"].tolist() == [[900, 1]]
-    assert 1 in source.lost
+    assert 1 in source.unusable
 
 
 def test_a_bool_that_is_neither_counts_as_true(tmp_path: Path) -> None:
@@ -604,19 +604,19 @@ def test_tensors_and_lists_can_be_written_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "message"),
+    ("name", "answer", "error", "message"),
     [
-        ("x.pt", np.ones(3), "ends in .safetensors"),
-        ("x.npy", {"a": np.ones(3)}, "holds one array, found 1"),
-        ("x.safetensors", {"a": np.ones(3, np.longdouble)}, "write .npz"),
-        ("x.safetensors", {"__metadata__": np.ones(3)}, "keeps that name"),
-        ("x.npz", {"a": np.array([None])}, "cannot write dtype object"),
+        ("x.pt", np.ones(3), BadParameter, "ends in .safetensors"),
+        ("x.npy", {"a": np.ones(3)}, BadParameter, "holds one array, found 1"),
+        ("x.safetensors", {"a": np.ones(3, np.longdouble)}, BadRows, "write .npz"),
+        ("x.safetensors", {"__metadata__": np.ones(3)}, BadRows, "keeps that name"),
+        ("x.npz", {"a": np.array([None])}, BadRows, "cannot write dtype object"),
     ],
 )
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(
-    name: str, answer: Any, message: str, tmp_path: Path
+    name: str, answer: Any, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadRows, match=message):
+    with pytest.raises(error, match=message):
         write_answer(tmp_path / name, answer)
     assert list(tmp_path.iterdir()) == []
 
@@ -656,7 +656,7 @@ def test_a_large_file_is_read_in_small_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * 2**20
-    assert not source.lost
+    assert not source.unusable
 
 
 def test_a_large_deflated_file_is_read_in_small_memory(tmp_path: Path) -> None:
@@ -667,7 +667,7 @@ def test_a_large_deflated_file_is_read_in_small_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * 2**20
-    assert not source.lost
+    assert not source.unusable
 
 
 @pytest.mark.parametrize("form", ["npy files", "deflated npz files"])

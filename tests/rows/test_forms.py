@@ -370,7 +370,7 @@ def test_without_a_majority_every_group_is_named_by_rows() -> None:
 
 def test_rows_that_cannot_be_read_have_no_vote() -> None:
     source = as_rows([None, None, np.ones(4)])
-    assert list(source.lost) == [0, 1]
+    assert list(source.unusable) == [0, 1]
     with pytest.raises(TooManyCorrupt):
         randeigen.aggregate([None, np.ones(4)], f=0)
     with pytest.raises(BadRows, match="none of the 2 rows can be read: row 0 is a NoneType"):
@@ -380,8 +380,8 @@ def test_rows_that_cannot_be_read_have_no_vote() -> None:
 def test_a_long_record_is_the_form_if_most_rows_are_long() -> None:
     long = [{str(k): np.full(2, float(row)) for k in range(5000)} for row in range(3)]
     source = as_rows([{"0": np.ones(2)}, *long, EndlessMapping()])
-    assert list(source.lost) == [0, 4]
-    assert "given up after" in source.lost[4]
+    assert list(source.unusable) == [0, 4]
+    assert "given up after" in source.unusable[4]
     assert source.d == 10_000
 
 

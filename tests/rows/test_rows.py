@@ -48,7 +48,7 @@ def averaged(source: Any, weights: np.ndarray | None = None) -> Any:
 def test_blocks_do_not_depend_on_how_rows_are_stored(form: str, block_bytes: int, tmp_path: Path) -> None:
     rows = matrix()
     source = as_rows(FORMS[form](rows, tmp_path), block_bytes=block_bytes)
-    assert (source.n, source.d, dict(source.lost)) == (5, 36, {})
+    assert (source.n, source.d, dict(source.unusable)) == (5, 36, {})
     for _ in range(2):
         assert np.array_equal(strip_by_strip(source), rows)
 

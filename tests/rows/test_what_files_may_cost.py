@@ -144,8 +144,8 @@ def test_a_file_that_asks_for_much_is_lost_and_costs_less_than_an_honest_one(
     source = as_rows(paths)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert list(source.lost) == [row]
-    assert message in source.lost[row]
+    assert list(source.unusable) == [row]
+    assert message in source.unusable[row]
     assert cost[f"read {paths[row].name}"] < 2**18
     assert cost[f"opened {paths[row].name}"] == 1
     assert peak < 2**20
@@ -174,7 +174,7 @@ def test_more_files_than_handles_are_each_looked_at_once(
     paths[2].unlink()
     source = as_rows(paths)
     assert max(cost[f"opened {path.name}"] for path in paths[3:]) == 1
-    assert list(source.lost) == [2, 4, 8]
+    assert list(source.unusable) == [2, 4, 8]
 
 
 def test_with_an_audit_each_file_is_opened_three_times_too(tmp_path: Path, cost: Counter[str]) -> None:
@@ -205,7 +205,7 @@ def test_fortran_order_is_read_once_a_pass_however_many_strips_there_are(
     source: Any = as_rows(paths, block_bytes=N * 4 * 1024)  # 64 strips
     cost.clear()
     assert np.array_equal(whole(source), expected)
-    assert not source.lost
+    assert not source.unusable
     assert cost[f"read {paths[2].name}"] < 1.2 * SIDE * SIDE * 4
     assert source.changed() == []
 
@@ -214,13 +214,13 @@ def test_deflated_files_are_read_where_most_are_deflated(tmp_path: Path) -> None
     paths = honest(tmp_path, ".npz", lambda path, leaves: np.savez_compressed(path, **leaves))
     with np.load(paths[0]) as found:
         np.savez(paths[0], **dict(found))
-    assert not as_rows(paths).lost
+    assert not as_rows(paths).unusable
     for path in paths[1:8]:
         with np.load(path) as found:
             np.savez(path, **dict(found))
     source = as_rows(paths)
-    assert list(source.lost) == [8, 9]
-    assert "deflates 262," in source.lost[8]
+    assert list(source.unusable) == [8, 9]
+    assert "deflates 262," in source.unusable[8]
 
 
 def test_long_headers_are_read_where_most_are_long(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_long_headers_are_read_where_most_are_long(tmp_path: Path) -> None:
         paths = [tmp_path / f"{index}{suffix}" for index in range(3)]
         for path in paths:
             write_answer(path, {f"layer.{index}.weight": rng.standard_normal(3) for index in range(1500)})
-        assert not as_rows(paths).lost
+        assert not as_rows(paths).unusable
 
 
 def test_thousands_of_files_are_held_in_few_bytes_each(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_floats_of_another_width_are_cast_and_do_not_decide_the_answer(
         row = rows[index].astype(dtype if index in (0, 4) else np.float32)
         write_answer(path, row if suffix == ".npy" else {"w": row})
     source = as_rows(paths)
-    assert not source.lost
+    assert not source.unusable
     assert np.array_equal(whole(source), rows)
     answer = randeigen.aggregate(paths, eps=0.2, seed=0).mean
     assert (answer if suffix == ".npy" else answer["w"]).dtype == np.float32

@@ -15,7 +15,7 @@ import pytest
 
 import randeigen
 from randeigen import attacks
-from randeigen.errors import BadFraction
+from randeigen.errors import BadParameter
 from randeigen.lab.study_grid import GRID_ATTACKS
 from randeigen.rules import Balanced, RandEigen
 from randeigen.rules.balanced import least_share, nearest_to_all, off_by, without
@@ -135,7 +135,7 @@ def test_where_it_moves_the_verdict_says_so_and_the_certificate_is_its_own() -> 
     w, centred = result.weights, rows - result.weights @ rows
     widest = np.linalg.norm(np.sqrt(w)[:, None] * centred, 2)
     heaviest = np.sort(w)[-8:].sum()
-    assert result.verdict.spreads[result.verdict.chosen] == pytest.approx(widest)
+    assert result.verdict.spreads[result.verdict.answer_round] == pytest.approx(widest)
     assert result.bias_bound == pytest.approx(math.sqrt(heaviest / (1 - heaviest)) * widest, rel=1e-6)
 
 
@@ -199,7 +199,7 @@ def test_row_weights_count() -> None:
 
 @pytest.mark.parametrize("given", [{"tolerance": -0.1}, {"tolerance": math.nan}, {"wide_penalty": math.inf}])
 def test_parameters_that_make_no_sense_are_refused(given: dict[str, float]) -> None:
-    with pytest.raises(BadFraction, match=next(iter(given))):
+    with pytest.raises(BadParameter, match=next(iter(given))):
         Balanced(0.1, **given)
 
 

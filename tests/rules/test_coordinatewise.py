@@ -12,7 +12,7 @@ import pytest
 import randeigen
 from randeigen import BadFraction, TooManyCorrupt, aggregate
 from randeigen.rules import RandEigen
-from randeigen.rules._sorted_columns import by_strips, mean_of_nearest
+from randeigen.rules._sorted_columns import SortedColumns, mean_of_nearest
 from randeigen.rules.coordinatewise import MeaMed, Median, Phocas, TrimmedMean
 from randeigen.rules.krum import Bulyan
 
@@ -175,9 +175,10 @@ def test_fewer_may_be_kept_than_dropped() -> None:
     rows = rows_of(30, 50)
     for k in (1, 4, 14, 29, 30):
         centre = np.median(rows, axis=0)
-        found = by_strips(
-            rows, lambda lines, k=k: mean_of_nearest(lines, (lines[:, 14] + lines[:, 15]) / 2, k)
+        nearest = SortedColumns(
+            lambda lines, k=k: mean_of_nearest(lines, (lines[:, 14] + lines[:, 15]) / 2, k)
         )
+        found = nearest(slice(0, 50), rows)
         if k > 1:  # of the middle two, equally near, one is kept: which is a matter of rounding
             np.testing.assert_allclose(found, nearest_mean(rows, centre, k), atol=1e-12)
         assert np.abs(found - centre).max() < 4

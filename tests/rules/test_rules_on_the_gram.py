@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from randeigen.errors import BadFraction, BadRows
+from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
 from randeigen.pipeline import run
 from randeigen.rows import as_rows
-from randeigen.rules.base import Facts, TableRule
+from randeigen.rules.base import Facts, Rule
 from randeigen.rules.clipping import CenteredClipping, NormClipping
 from randeigen.rules.geometric_median import GeometricMedian, distances_from, products
 from randeigen.rules.krum import Krum, MultiKrum
@@ -24,7 +24,7 @@ from randeigen.rules.subset_search import MDA, SMEA, Clock, TightSearch
 from randeigen.rules.trusted import FLTrust, MoNNA
 from randeigen.rules.zhu import NoRegret, ZhuFiltering, no_regret_weights, under_cap, zhu_filter_weights
 
-Make = Callable[[int], TableRule]
+Make = Callable[[int], Rule]
 
 # For each rule how to make it, given f, and whether shifting all rows shifts the answer.
 RULES: dict[str, tuple[Make, bool]] = {
@@ -264,19 +264,19 @@ def test_a_search_that_turns_out_hopeless_ends() -> None:
     ],
 )
 def test_nonsense_is_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(BadFraction):
+    with pytest.raises(BadParameter):
         make()
 
 
 def test_the_trusted_row_is_followed_when_rows_before_it_are_unusable() -> None:
-    rule = MoNNA(f=2, trusted=3).among(np.array([0, 2, 3, 4]))
+    rule = MoNNA(f=2, trusted=3).reindex(np.array([0, 2, 3, 4]))
     assert rule.trusted == 2
     with pytest.raises(BadRows, match="row 3 is the trusted one"):
-        MoNNA(f=2, trusted=3).among(np.array([0, 1, 2]))
+        MoNNA(f=2, trusted=3).reindex(np.array([0, 1, 2]))
 
 
 @pytest.mark.parametrize("rule", [MoNNA(f=2, trusted=4), FLTrust(f=2, trusted=4)])
-def test_a_nan_row_before_the_trusted_one_does_not_put_another_in_its_place(rule: TableRule) -> None:
+def test_a_nan_row_before_the_trusted_one_does_not_put_another_in_its_place(rule: Rule) -> None:
     rows = cloud()
     rows[5] = -rows[5]  # whom an index that was not moved up would trust
     expected = run(rows[1:], type(rule)(f=1, trusted=3), seed=0).mean

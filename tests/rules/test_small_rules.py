@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from randeigen import BadFraction, BadRows, MissingExtra, aggregate
+from randeigen import BadParameter, BadRows, MissingExtra, aggregate
+from randeigen.column_combiners import as_combiner
 from randeigen.rules import RandEigen
 from randeigen.rules._tukey_depth import deepest_along, deepest_in_plane
 from randeigen.rules.chunked import ChunkedFiltering, ChunkedNoRegret
 from randeigen.rules.preaggregation import NNM
-from randeigen.rules.semidefinite import Semidefinite, lightest
+from randeigen.rules.semidefinite import Semidefinite, least_top_variance
 from randeigen.rules.tukey import TukeyMedian
 from randeigen.rules.zhu import NoRegret, ZhuFiltering
 
@@ -124,7 +125,7 @@ def test_tukey_refuses_what_it_cannot_do() -> None:
         TukeyMedian(f=2)(np.zeros((2001, 2)))
     with pytest.raises(BadRows, match='"auto"'):
         aggregate(rows_of(20, 4), rule=TukeyMedian(f=2), geometry="gram")
-    with pytest.raises(BadFraction):
+    with pytest.raises(BadParameter):
         TukeyMedian(f=2, directions=0)
 
 
@@ -141,7 +142,7 @@ def test_mixed_rows_have_a_deepest_point() -> None:
 @pytest.mark.filterwarnings("default::DeprecationWarning")
 def test_the_programme_finds_the_least_variance() -> None:
     points, cap = rows_of(12, 3), 1 / 9
-    best = lightest(points, cap)
+    best = least_top_variance(points, cap)
     assert best.sum() == pytest.approx(1)
     assert best.max() <= cap * (1 + 1e-6)
 
@@ -225,9 +226,11 @@ def test_cut_blocks_change_nothing_if_cut_between_chunks(rule: Any) -> None:
     rows = rows_of(20, 400)
     rows[:4] += 1
     judge = rule(f=4, sigma=1.0, chunk=100)
-    verdict = judge.weigh(_geometry(rows), 4, np.random.default_rng(0))
-    whole = judge.merge(slice(0, 400), rows, 4, verdict)
-    parts = [judge.merge(slice(a, a + 200), rows[:, a : a + 200], 4, verdict) for a in (0, 200)]
+    decision = judge.decide(_geometry(rows), 4, np.random.default_rng(0))
+    assert decision.verdict is None
+    combiner = as_combiner(decision.combine)
+    whole = combiner(slice(0, 400), rows)
+    parts = [combiner(slice(a, a + 200), rows[:, a : a + 200]) for a in (0, 200)]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-12)
 
 
@@ -258,7 +261,7 @@ def test_chunks_of_small_and_dull_inputs_have_answers(rule: Any) -> None:
 
 def test_the_promise_has_no_default() -> None:
     for rule in CHUNKED:
-        with pytest.raises(BadFraction, match="needs sigma"):
+        with pytest.raises(BadParameter, match="needs sigma"):
             rule(eps=0.1)
-        with pytest.raises(BadFraction, match="chunk=0"):
+        with pytest.raises(BadParameter, match="chunk=0"):
             rule(eps=0.1, sigma=1.0, chunk=0)

@@ -1,1 +1,1 @@
-"""numpy, torch, the cores and the GPU: the one place that knows which library holds the numbers."""
+"""numpy, torch, the cores and the GPU: only this room knows which library holds the numbers."""

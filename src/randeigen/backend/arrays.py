@@ -1,4 +1,4 @@
-"""Arrays of numpy and torch by one set of names; torch is met only if the caller brought it."""
+"""Arrays of numpy and torch by one set of names; torch is used only if the caller imported it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.chunking import COMPARED_NUMBERS
 from randeigen.types import Array, Block
 
 UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size
 
 
 def as_host_array(block: Block) -> Block:
-    """What lies in main memory as a numpy array: one library's threads, not two that wait for each other."""
+    """A tensor in main memory as a numpy array: one library's threads, not two that wait for each other."""
     return block if isinstance(block, np.ndarray) or block.device.type != "cpu" else block.numpy()
 
 
 def middle_of_three(a: Any, b: Any, c: Any) -> Any:
-    """The middle of three in each column: what no single one of them can set, not even by NaN."""
+    """The middle of three in each column, which no single one of them can set, not even by NaN."""
     if isinstance(a, np.ndarray):
         low, high = np.fmin(a, b), np.fmax(a, b)
         return np.fmax(low, np.fmin(high, c))
@@ -30,11 +31,19 @@ def middle_of_three(a: Any, b: Any, c: Any) -> Any:
     return low.fmax(high.fmin(c))
 
 
-def median_of_columns(exact: Any) -> Any:
-    """(b,) what fewer than half of the rows cannot set."""
-    if isinstance(exact, np.ndarray):
-        return np.median(exact, axis=0)
-    return exact.median(dim=0).values
+def median_of_columns(block: Any) -> Any:
+    """(b,) the median of each column, which fewer than half of the rows cannot move at will."""
+    if isinstance(block, np.ndarray):
+        return np.median(block, axis=0)
+    return block.median(dim=0).values
+
+
+def median_of_odd_rows(block: Block, rows: NDArray[np.intp]) -> Any:
+    """(b,) the median of an odd number of rows: in each column a number that one of them holds."""
+    if not isinstance(block, np.ndarray):
+        return block[rows.tolist()].median(dim=0).values
+    columns = np.ascontiguousarray(block[rows].T)
+    return np.partition(columns, rows.size // 2, axis=1)[:, rows.size // 2]
 
 
 def as_float64(block: Block) -> Any:
@@ -49,8 +58,8 @@ def largest_magnitudes(block: Any) -> Array:
     return to_host_float64(block.amax(1).maximum(-block.amin(1)))
 
 
-def largest(vector: Any) -> int:
-    """The exponent of the largest magnitude, 0 if there is none: 2^-that times the vector is at most 1."""
+def largest_exponent(vector: Any) -> int:
+    """The exponent e of the largest magnitude, 0 if there is none: 2^-e times the vector is at most 1."""
     size = float(largest_magnitudes(vector[None])[0])
     return math.frexp(size)[1] if math.isfinite(size) else 0
 
@@ -84,28 +93,29 @@ def as_host(values: Any) -> Any:
     return values if isinstance(values, np.ndarray) else values.cpu().numpy()
 
 
-def like(values: Array, block: Block) -> Any:
+def like(values: NDArray[Any], block: Block) -> Any:
     """The same numbers in the block's library, dtype and device."""
-    return values.astype(block.dtype) if isinstance(block, np.ndarray) else block.new_tensor(values)
+    if isinstance(block, np.ndarray):
+        return values.astype(block.dtype, copy=False)
+    return block.new_tensor(values)
 
 
 def bordered(inner: Array, to_origin: Any, origin: Any) -> Array:
-    """The (n+1, n+1) table whose last line is the origin's."""
+    """The (n+1, n+1) Gram matrix whose last line is the origin's."""
     n = inner.shape[0]
-    table = np.empty((n + 1, n + 1))
-    table[:n, :n] = inner
-    table[:n, n] = table[n, :n] = to_origin
-    table[n, n] = origin
-    return table
+    gram = np.empty((n + 1, n + 1))
+    gram[:n, :n] = inner
+    gram[:n, n] = gram[n, :n] = to_origin
+    gram[n, n] = origin
+    return gram
 
 
 def median(values: Array) -> float:
-    """numpy's takes longer to look at its arguments than to sort a hundred numbers."""
+    """The median; numpy's own takes longer to check its arguments than to sort a hundred numbers."""
     ordered = np.sort(values)
     return float(ordered[(values.size - 1) // 2] + ordered[values.size // 2]) / 2
 
 
-APART = 2**18  # numbers of two vectors compared at a time
 TORCH_FLOATS = {"float16", "bfloat16", "float32", "float64"}
 TORCH_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
@@ -172,15 +182,15 @@ def empty(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
     return np.empty(shape, dtype)
 
 
-def in_memory(leaf: Any) -> Any:
-    """A tensor's numbers as an array, where numpy knows them: torch's threads spin after each copy."""
+def as_writable_array(leaf: Any) -> Any:
+    """A tensor's memory as a numpy array, where numpy has its dtype: torch's threads spin after each copy."""
     known = is_tensor(leaf) and on_host(leaf) and dtype_name(leaf.dtype) != "bfloat16"
     return leaf.numpy() if known else leaf
 
 
-def as_array(part: Any) -> Any:
+def as_array(values: Any) -> Any:
     """Some numbers of a leaf as a numpy array in main memory."""
-    return part.resolve_neg().cpu().numpy() if is_tensor(part) else part
+    return values.resolve_neg().cpu().numpy() if is_tensor(values) else values
 
 
 def copy(target: Any, source: Any) -> None:
@@ -193,10 +203,10 @@ def copy(target: Any, source: Any) -> None:
 
 
 def apart(first: Any, second: Any) -> float:
-    """The distance between two vectors of any dtypes, whatever their size; a strip at a time, in float64."""
+    """The distance between two vectors of any dtypes, whatever their size; a piece at a time, in float64."""
     total = 0.0
-    for start in range(0, len(first), APART):
-        here, there = (_in_float64(vector[start : start + APART]) for vector in (first, second))
+    for start in range(0, len(first), COMPARED_NUMBERS):
+        here, there = (_in_float64(vector[start : start + COMPARED_NUMBERS]) for vector in (first, second))
         between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
         largest = float(abs(between).max())
         if 0 < largest < math.inf:
@@ -213,17 +223,22 @@ def _in_float64(vector: Any) -> Any:
     return vector.astype(np.float64)
 
 
-def gather(target: Any, lines: Sequence[int], parts: Sequence[Any]) -> None:
-    """Cast one part into each of these lines of `target`."""
+def gather(target: Any, rows: Sequence[int], values: Sequence[Any]) -> None:
+    """Cast one vector into each of these rows of `target`."""
     if on_host(target):
-        for line, part in zip(lines, parts, strict=True):
-            copy(target[line], part)
+        for row, vector in zip(rows, values, strict=True):
+            copy(target[row], vector)
         return
-    stacked = sys.modules["torch"].stack(list(parts))  # a launch costs more than the copy: one for all rows
-    if len(lines) == len(target):
+    stacked = sys.modules["torch"].stack(list(values))  # a launch costs more than the copy: one for all rows
+    if len(rows) == len(target):
         target.copy_(stacked)
     else:
-        target[list(lines)] = stacked.to(target.dtype)
+        target[list(rows)] = stacked.to(target.dtype)
+
+
+def joined(vectors: Sequence[Any]) -> Any:
+    """One vector of several, end to end."""
+    return sys.modules["torch"].cat(list(vectors)) if is_tensor(vectors[0]) else np.concatenate(vectors)
 
 
 def flat(leaf: Any, start: int, stop: int) -> Any:
@@ -241,7 +256,7 @@ def flat(leaf: Any, start: int, stop: int) -> Any:
         leaf[first + 1 : last].reshape(-1),
         flat(leaf[last], 0, stop - last * inner),
     ]
-    return sys.modules["torch"].cat(parts) if is_tensor(leaf) else np.concatenate(parts)
+    return joined(parts)
 
 
 def plain(tensor: Any) -> Any:
@@ -250,14 +265,14 @@ def plain(tensor: Any) -> Any:
     if type(tensor) is torch.Tensor:
         return tensor.detach() if tensor.requires_grad else tensor
     try:
-        found = tensor.detach()
-        return found if type(found) is torch.Tensor else found.as_subclass(torch.Tensor)
+        detached = tensor.detach()
+        return detached if type(detached) is torch.Tensor else detached.as_subclass(torch.Tensor)
     except Exception:  # a subclass may refuse; `unfit` will say so
         return tensor
 
 
 def has_memory(tensor: Any) -> bool:
-    """Whether there are numbers behind it: not those that stand in for others while code is traced."""
+    """Whether there are numbers behind it: a fake tensor, used while code is traced, has none."""
     try:
         return bool(tensor.data_ptr()) or not tensor.numel()
     except RuntimeError:

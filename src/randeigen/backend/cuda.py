@@ -1,7 +1,7 @@
 """The same two passes on an NVIDIA GPU, each one kernel that reads the rows once.
 
 Products are made on tensor cores from two bfloat16 halves of every float32: x = hi + lo to 2⁻¹⁷, and
-x·y ≈ hi·hi' + hi·lo' + lo·hi'. What is left out is below 2⁻¹⁶ of the rows' lengths whoever chose them,
+x·y ≈ hi·hi' + hi·lo' + lo·hi'. What is left out is below 2⁻¹⁶ of the rows' norms whoever chose them,
 and about 1e-6 in practice. TF32 alone would leave 2⁻¹¹ to an adversary who rounds to his liking.
 
 Sums are off by more if somebody arranges it: tensor cores cut them short, by up to 2⁻²³ of the largest term
@@ -25,7 +25,7 @@ from randeigen.backend.arrays import (
     to_host_float64,
 )
 from randeigen.backend.chunking import pieces
-from randeigen.backend.scaling import UNSET, Scaled
+from randeigen.backend.scaling import UNSET, ScaledGram
 from randeigen.types import Array, Block
 
 try:
@@ -34,27 +34,29 @@ try:
 except ImportError:  # pragma: no cover - torch ships it wherever it has a GPU
     triton = None
 
-TILE = 128  # rows
-STRIP, STRIPS = 64, 2  # columns at a time, and how many times before the sum is put aside
-SUM_COLUMNS = 2048
+TILE = 128  # rows of a product
+STRIP = 64  # columns that tensor cores multiply at once
+STRIPS = 2  # strips whose products tensor cores add up before an ordinary addition
+SUM_COLUMNS = 2048  # columns of a weighted sum that one program makes
 
 
-def measured(block: Block, pivot_rows: tuple[int, int, int] | None) -> tuple[Scaled, float]:
+def scaled_gram(block: Block, pivot_rows: tuple[int, int, int] | None) -> tuple[ScaledGram, float]:
     """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given.
 
     The origin's are at an exponent of their own, since the pivot's square may overflow where no difference
-    does. And how far an entry can be off, relative to the two rows' lengths, whoever chose the numbers.
+    does. And how far an entry can be off, relative to the two rows' norms, whoever chose the numbers.
     """
     n = block.shape[0]
     exponent = UNSET if pivot_rows is None else _size_of_middle(block, pivot_rows)
     exponents = np.append(np.zeros(n, np.int64), exponent)
     if takes(block):
-        return Scaled(_by_kernel(block, pivot_rows, exponent), exponents), _precision(n)
-    return Scaled(_by_torch(block, pivot_rows, exponent), exponents), (block.shape[1] + 8) * UNIT_ROUNDOFF[8]
+        return ScaledGram(_by_kernel(block, pivot_rows, exponent), exponents), _precision(n)
+    gram = ScaledGram(_by_torch(block, pivot_rows, exponent), exponents)
+    return gram, (block.shape[1] + 8) * UNIT_ROUNDOFF[8]
 
 
 def _precision(n: int) -> float:
-    """What a reader's products and additions can take from an entry, relative to the two rows' lengths."""
+    """What a reader's products and additions can take from an entry, relative to the two rows' norms."""
     cut_short = 2 * STRIPS * STRIP if n <= TILE else 3 * STRIP  # products between two ordinary additions
     return 2.0**-16 + cut_short * 2.0**-23 + (_additions(n) + 8) * UNIT_ROUNDOFF[4]
 
@@ -86,7 +88,7 @@ def _by_kernel(block: Block, pivot_rows: tuple[int, int, int] | None, exponent: 
     strips = STRIPS if tiles == 1 else 1
     rows, step = tiles * TILE, STRIP * STRIPS
     make = torch.empty if tiles == 1 else torch.zeros  # one tile is written whole
-    table = make((readers, rows, rows), dtype=torch.float32, device=block.device)
+    grams = make((readers, rows, rows), dtype=torch.float32, device=block.device)
     border = torch.zeros((readers, rows + 1), dtype=torch.float32, device=block.device)
     three = torch.tensor(pivot_rows or (0, 0, 0), device=block.device) * block.stride(0)
     inner = torch.zeros((rows, rows), dtype=torch.float64, device=block.device)
@@ -97,13 +99,13 @@ def _by_kernel(block: Block, pivot_rows: tuple[int, int, int] | None, exponent: 
     for start, stop in [*cuts, (even, d)] if even < d else cuts:
         part = block[:, start:stop]
         _products_kernel[(readers, pairs)](
-            part, table, border, n, stop - start, block.stride(0), rows, three, 1.0,
+            part, grams, border, n, stop - start, block.stride(0), rows, three, 1.0,
             1.0 if pivot_rows is None else 2.0**-exponent,
             PIVOT=pivot_rows is not None, ONE_TILE=tiles == 1, EVEN=stop <= even,
             TILE=TILE, STRIP=STRIP, STRIPS=strips,
             num_warps=8, num_stages=3 if tiles == 1 else 2,
         )  # fmt: skip
-        inner += table.sum(0, dtype=torch.float64)
+        inner += grams.sum(0, dtype=torch.float64)
         edge += border.sum(0, dtype=torch.float64)
     inner = inner[:n, :n]
     inner = (inner + inner.T) / 2 if tiles == 1 else torch.triu(inner) + torch.triu(inner, 1).T
@@ -124,15 +126,15 @@ def weighted_sum(block: Block, w: Any, total: Any) -> None:
 
 def _by_torch(block: Block, pivot_rows: tuple[int, int, int] | None, exponent: int) -> Array:
     """Without Triton: in float64, since float32 products may be TF32 if the caller allowed that."""
-    table = np.zeros((block.shape[0] + 1, block.shape[0] + 1))
+    gram = np.zeros((block.shape[0] + 1, block.shape[0] + 1))
     for piece in pieces(block):
         exact, to_origin, origin = piece.double(), np.zeros(piece.shape[0]), np.zeros(())
         if pivot_rows is not None:
             pivot = middle_of_three(*(exact[i] for i in pivot_rows))
             exact, near = exact - pivot, scaled(pivot, -exponent)
             to_origin, origin = to_host_float64(exact @ -near), to_host_float64(near @ near)
-        table += bordered(to_host_float64(exact @ exact.T), to_origin, origin)
-    return table
+        gram += bordered(to_host_float64(exact @ exact.T), to_origin, origin)
+    return gram
 
 
 def _processors(block: Block) -> int:
@@ -145,7 +147,7 @@ if triton is not None:
 
     @triton.jit
     def _products_kernel(  # type: ignore[no-untyped-def]
-        x, table, border, n, d, stride, rows, three, one, shrink,
+        x, grams, border, n, d, stride, rows, three, one, shrink,
         PIVOT: tl.constexpr, ONE_TILE: tl.constexpr, EVEN: tl.constexpr,
         TILE: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
     ):  # fmt: skip
@@ -196,7 +198,7 @@ if triton is not None:
             # Tensor cores cut their sums short, always downwards; an ordinary addition rounds. Times `one`,
             # or the compiler would fold it back into them (measured: 1e-3 off at d = 2^26, against 3e-6).
             whole += one * part
-        out = table + reader.to(tl.int64) * rows * rows + i[:, None] * rows + j[None, :]
+        out = grams + reader.to(tl.int64) * rows * rows + i[:, None] * rows + j[None, :]
         tl.store(out, whole)
         if PIVOT and ti == tj:
             edge = border + reader * (rows + 1)

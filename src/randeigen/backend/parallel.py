@@ -20,59 +20,59 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-MAX_SINGLE_THREADED_ROWS = 512  # rows
+MAX_SINGLE_THREADED_ROWS = 512  # rows up to which n×n work is fastest on one BLAS thread
 MAX_THREADS = 8  # threads: each holds a copy of its part, and Python hands out parts one at a time
 
 Part = TypeVar("Part")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def parallel_map(work: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
+def parallel_map(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """`work` on every part, in order, on as many threads as BLAS was given; a lone part is left to BLAS."""
     if len(parts) < 2:
         return [work(part) for part in parts]
-    with _blas.alone() as threads:
+    with _blas.single_threaded() as threads:
         helpers = min(threads, MAX_THREADS, len(parts)) - 1
         if helpers < 1:
             return [work(part) for part in parts]
-        todo, found = deque(enumerate(parts)), dict[int, Found]()
-        heed = np.geterr()  # a thread's own: hostile numbers must overflow as quietly there as here
+        todo, results = deque(enumerate(parts)), dict[int, Result]()
+        error_state = np.geterr()  # each thread has its own: hostile numbers must overflow as quietly there
 
-        def some() -> None:
-            with np.errstate(**heed):
+        def work_through() -> None:
+            with np.errstate(**error_state):
                 while todo:
                     try:
-                        place, part = todo.popleft()
+                        index, part = todo.popleft()
                     except IndexError:  # another thread took the last one
                         return
-                    found[place] = work(part)
+                    results[index] = work(part)
 
         helping = []
         try:
             with suppress(RuntimeError):  # the interpreter is on its way out and starts no more threads
                 pool = _pool(os.getpid())
                 _keep_off(pool.ids)
-                helping += [pool.submit(some) for _ in range(helpers)]
-            some()
+                helping += [pool.submit(work_through) for _ in range(helpers)]
+            work_through()
         finally:
             todo.clear()
             for helper in helping:  # one that never began, the others being busy, is not waited for
                 helper.cancel() or helper.result()
-        return [found[place] for place in range(len(parts))]
+        return [results[index] for index in range(len(parts))]
 
 
 @contextmanager
 def single_threaded_blas(n: int) -> Iterator[None]:
-    """BLAS on one thread for work on n×n tables: below `SMALL` rows more threads only wait for each other."""
+    """Limit BLAS to one thread for n×n work: on small matrices more threads only wait for each other."""
     if n > MAX_SINGLE_THREADED_ROWS:
         yield
         return
-    with _blas.alone():
+    with _blas.single_threaded():
         yield
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads that wait for work, known by number."""
+    """A pool that knows the system's number of each of its threads."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -81,7 +81,7 @@ class _Threads(ThreadPoolExecutor):
 
 @cache
 def _pool(process: int) -> _Threads:
-    """None of its threads lives on in a process that was forked."""
+    """One pool for each process: the threads of a pool do not survive a fork."""
     return _Threads()
 
 
@@ -89,7 +89,7 @@ def _keep_off(threads: Sequence[int]) -> None:
     """Let these threads run on any core but this one.
 
     Linux wakes a thread on the core that called it, where it would wait behind us for milliseconds while
-    another core stands idle: longer than most of our work takes.
+    another core is idle: longer than most of our work takes.
     """
     if _core is None:
         return
@@ -100,7 +100,7 @@ def _keep_off(threads: Sequence[int]) -> None:
 
 
 def _which_core() -> Callable[[], int] | None:
-    """The C library's way to tell on which core this runs, where there is one."""
+    """The C library's function for the core on which this runs, where there is one."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     try:
@@ -113,31 +113,31 @@ _core = _which_core()
 
 
 class _Blas:
-    """How many threads numpy's BLAS uses, where it can be told. It is told for the whole process."""
+    """How many threads numpy's BLAS uses, where that can be set. It is set for the whole process."""
 
     def __init__(self) -> None:
-        self._ask, self._tell = _switches()
+        self._get_threads, self._set_threads = _switches()
         self._lock, self._users, self._before = threading.Lock(), 0, 1
 
     @contextmanager
-    def alone(self) -> Iterator[int]:
-        """BLAS on one thread until the last of those who asked is done; the number it had before.
+    def single_threaded(self) -> Iterator[int]:
+        """Limit BLAS to one thread while any caller is inside; yields the previous thread count.
 
-        Where it cannot be told, 1: it goes on with its own threads, and nobody adds to them.
+        Where it cannot be set, 1: BLAS goes on with its own threads, and nobody adds to them.
         """
         with self._lock:
             if self._users == 0:
-                self._before = self._ask()
+                self._before = self._get_threads()
             self._users += 1
             if self._before > 1:
-                self._tell(1)
+                self._set_threads(1)
         try:
             yield self._before
         finally:
             with self._lock:
                 self._users -= 1
                 if self._users == 0 and self._before > 1:
-                    self._tell(self._before)
+                    self._set_threads(self._before)
 
 
 def _switches() -> tuple[Callable[[], int], Callable[[int], Any]]:

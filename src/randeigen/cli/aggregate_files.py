@@ -19,7 +19,8 @@ from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit
 from randeigen.rows.formats import storage
 from randeigen.rows.write import coded
-from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress, Rule
+from randeigen.rules import Rule
+from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
 
 MAX_REASONS_SHOWN = 8  # files named one by one in an error
 
@@ -103,7 +104,7 @@ def check_form(out: str, dtypes: Mapping[str, str]) -> None:
 def _open(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
     """The files as rows: their headers are read, no number yet."""
     try:
-        return as_rows(paths, multiple=getattr(rule, "chunk", 1), visit=visit)
+        return as_rows(paths, multiple=rule.block_multiple(), visit=visit)
     except BadRows as error:
         # Formats are settled, so this is about content: no structure is shared by most files. As f is
         # less than half of them, more than f must be corrupt.

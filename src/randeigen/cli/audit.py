@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 from collections import Counter
@@ -30,10 +29,11 @@ from randeigen.cli.input_files import suffix_of
 from randeigen.cli.outcomes import FileOutcome, summary
 from randeigen.outcomes import Unusable
 from randeigen.provenance import versions
+from randeigen.rows import strict_json
 from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import replacing
-from randeigen.types import Rule
+from randeigen.rules import Rule
 
 SCHEMA = "randeigen-audit/1"
 MAX_AUDIT_BYTES = 2**28  # a million files need less
@@ -142,10 +142,7 @@ def load(path: str) -> Audit:
     """An audit file, checked field by field."""
     stored = _bytes(path)
     try:
-        content = json.loads(
-            stored.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite
-        )
-        _refuse_depth(content)
+        content = strict_json.loads(stored.decode(), MAX_JSON_DEPTH)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not an audit: {error}.") from None
     schema = content.get("schema") if isinstance(content, dict) else None
@@ -262,34 +259,3 @@ def _take(fields: dict[str, Any], key: str, *kinds: type) -> Any:
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
         raise Mangled(f"{key!r} is {value!r:.60}")
     return value
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        raise ValueError("a key appears twice")
-    return unique
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"the number {text:.40} is too large")
-    return number
-
-
-def _refuse_depth(content: Any) -> None:
-    """Limit the nesting here, so that whatever prints or compares a value later may recurse into it."""
-    level = [content]
-    for _ in range(MAX_JSON_DEPTH):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, (dict, list))
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-    if level:
-        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep")

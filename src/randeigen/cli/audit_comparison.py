@@ -19,12 +19,21 @@ from randeigen.cli.outcomes import short
 from randeigen.errors import RandEigenError
 from randeigen.outcomes import NO_USABLE_FILE
 from randeigen.rows.file_rows import FileRows
+from randeigen.types import Stop
 
 DISTANCE_TOLERANCE = 1e-4  # relative, of distances to the plain mean
 TOLERANCE = 1e-6  # absolute for weights; relative for bounds, scores and answers
 TEXT_TOLERANCE = 0.011  # relative, of numbers with three digits in a sentence
 NUMBER = re.compile(r"[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
 BYTES = ("sha256", "bytes", "unread")
+
+# How audits of version 0.1 say why a rule ended, and how it is said now.
+SENTENCES_BEFORE: Mapping[str, str] = {
+    "all rows that are left agree exactly": Stop.IDENTICAL_ROWS,
+    "no direction is wider than any single row makes it: nothing stands out": Stop.ISOTROPIC,
+    "the widest variance no longer changes": Stop.CONVERGED,
+    "the widest variance is below the given threshold": Stop.BELOW_THRESHOLD,
+}
 
 Difference = dict[str, Any]
 
@@ -149,6 +158,8 @@ def _same(key: str, old: Any, new: Any, n: int, rounded: bool = False) -> bool:
         )
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(_same("", old[each], new[each], n) for each in new)
+    if key == "stop" and isinstance(old, str):
+        return bool(SENTENCES_BEFORE.get(old, old) == new)
     if key == "reason" and rounded and isinstance(old, str):
         return _same_words(old, new)
     return type(old) is type(new) and bool(old == new)
@@ -202,8 +213,8 @@ def apart(stored: str, recomputed: str) -> str | None:
     largest = furthest = 0.0
     with np.errstate(all="ignore"):
         for _, block in rows.blocks():
-            if rows.lost:
-                return f"cannot be read as an answer: {next(iter(rows.lost.values()))}"
+            if rows.unusable:
+                return f"cannot be read as an answer: {next(iter(rows.unusable.values()))}"
             if not np.isfinite(block).all():
                 return "holds numbers that are not finite"
             largest = max(largest, float(np.abs(block).max(initial=0.0)))

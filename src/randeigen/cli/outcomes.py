@@ -77,7 +77,7 @@ def price(result: Aggregate) -> str:
 def chosen_spread(result: Aggregate) -> float | None:
     """The standard deviation of the kept files along their top direction, where the rule reports it."""
     spreads = result.verdict.spreads
-    return spreads[result.verdict.chosen] if result.verdict.chosen < len(spreads) else None
+    return spreads[result.verdict.answer_round] if result.verdict.answer_round < len(spreads) else None
 
 
 def short(value: float) -> str:
@@ -106,7 +106,7 @@ def summary(result: Aggregate) -> dict[str, Any]:
         "distance_to_mean": number(result.distance_to_mean),
         "scale": number(verdict.scale),
         "rounds": verdict.rounds,
-        "chosen": verdict.chosen,
+        "chosen": verdict.answer_round,
         "stop": str(verdict.stop),
         "spreads": [number(value) for value in verdict.spreads],
         "bounds": [number(value) for value in verdict.bounds],

@@ -7,22 +7,14 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import Facts
 
-# By the module a rule lives in: the family's name, and what its members have in common.
+# The families in the order they are listed, and what the members of each have in common.
 FAMILIES = {
-    "The default": ("randeigen",),
-    "Spectral filters": ("balanced", "published", "spectral", "zhu", "chunked"),
-    "Distances": ("krum", "trusted", "subset_search"),
-    "Centres": ("mean", "geometric_median", "clipping"),
-    "Column by column": ("coordinatewise",),
-    "Small by nature": ("tukey", "semidefinite"),
-    "Mixed first": ("preaggregation",),
-}
-SHARED = {
     "The default": "",
     "Spectral filters": "Rows are judged by their projections on the top direction of the cloud.",
     "Distances": "Rows are chosen by their distances to other rows, or to one that the caller trusts.",
@@ -75,23 +67,22 @@ class Page:
 
 def pages() -> dict[str, Page]:
     """Every rule and mixer by its name, family by family."""
-    listed = [_page(name, make, "rule") for name, make in RULES.items()]
-    listed += [_page(name, make, "mixer") for name, make in MIXERS.items()]
-    order = list(FAMILIES)
-    return {page.name: page for page in sorted(listed, key=lambda page: order.index(page.family))}
+    found = [_page(name, make, "rule") for name, make in RULES.items()]
+    found += [_page(name, make, "mixer") for name, make in MIXERS.items()]
+    order = [*FAMILIES, *(page.family for page in found)]  # a new family comes last
+    return {page.name: page for page in sorted(found, key=lambda page: order.index(page.family))}
 
 
 def _page(name: str, make: Callable[..., Any], kind: str) -> Page:
-    rule: Any = getattr(make, "func", make)
-    module = rule.__module__.rsplit(".", 1)[-1]
-    family = next(family for family, modules in FAMILIES.items() if module in modules)
-    fixed = dict(getattr(make, "keywords", {}))
+    made: Any = make.func if isinstance(make, partial) else make
+    fixed = make.keywords if isinstance(make, partial) else {}
     takes = {
         p.name: (str(p.annotation), "" if p.default is p.empty else str(p.default))
         for p in inspect.signature(make).parameters.values()
         if p.name not in ("eps", "f", *fixed)
     }
-    return Page(name, family, kind, rule.__name__, fixed, takes, rule.facts, inspect.cleandoc(rule.__doc__))
+    doc = inspect.cleandoc(made.__doc__)
+    return Page(name, made.family, kind, made.__name__, dict(fixed), takes, made.facts, doc)
 
 
 def by_worst(standings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -20,29 +20,28 @@ from randeigen.geometry.lanczos import (
 )
 from randeigen.types import Array, Mask
 
-MAX_DENSE_ROWS, MAX_BLOCK_ROWS = (
-    40,
-    160,
-)  # up to these sizes a dense decomposition, then powers on a block, are fastest
-SEMICIRCLE = 2.2  # widths from the middle to the end of a round cloud's spectrum, with some room
-TARGET_GROWTH = 1e13  # what the top must gain on the bulk to be exact
-MAX_CHEBYSHEV_DEGREE = 48  # products to get there; looking at what there is costs as much as ten
-EARLY_CHECK_DEGREE = 8  # products after which a top that stands out has begun to grow
-SQUARINGS = 6
+MAX_DENSE_ROWS = 40  # rows up to which a dense decomposition is fastest
+MAX_BLOCK_ROWS = 160  # rows up to which polynomials of the matrix on a block of directions are
+SEMICIRCLE = 2.2  # standard deviations from the middle to the end of an isotropic spectrum, with some room
+TARGET_GROWTH = 1e13  # factor that the top must gain on the bulk to be exact
+MAX_CHEBYSHEV_DEGREE = 48  # products to get there; a Rayleigh-Ritz step costs as much as ten
+EARLY_CHECK_DEGREE = 8  # products after which a top eigenvalue outside the bulk has begun to grow
+SQUARINGS = 6  # the matrix to the power 2^6
 CACHE_LINE_NUMBERS = 8  # numbers that a line of the cache holds
 MAX_SINGLE_THREAD_PRODUCTS = 9_000  # multiplications that OpenBLAS does not share out
-MIN_PART_ROWS = 8  # rows: below that the parts cost more than they save
+MIN_PART_ROWS = 8  # rows: smaller parts cost more than they save
 TINY = float(np.finfo(float).tiny)
 
 
-def top_of_covariance(matrix: Array, half: Array, start: Array) -> Top:
-    """Largest eigenvalue and its unit eigenvector of a weighted covariance as the rows see it.
+def top_of_covariance(matrix: Array, root_weights: Array, start: Array) -> Top:
+    """Largest eigenvalue and its unit eigenvector of a weighted covariance in the space of the n rows.
 
-    `half`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds directions
-    nobody can arrange to be orthogonal to the answer: secret random ones.
+    `root_weights`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds secret
+    random directions: nobody can arrange for these to be orthogonal to the answer.
 
-    The allowance is 0 up to n = DENSE (LAPACK is exact to rounding), the residual up to BLOCKS, and beyond
-    that what `top_of_operator` claims. A matrix with a number that is not finite has an infinite eigenvalue.
+    The allowance is 0 up to n = MAX_DENSE_ROWS (LAPACK is exact to rounding), the residual up to
+    MAX_BLOCK_ROWS, and beyond that what `top_of_operator` claims. A matrix with a number that is not finite
+    has an infinite eigenvalue.
     """
     n, size = matrix.shape[0], float(matrix.trace())
     if not 0 < size < math.inf:  # rounding is all there is, or its sum overflows
@@ -51,16 +50,15 @@ def top_of_covariance(matrix: Array, half: Array, start: Array) -> Top:
     if exponent:  # by a power of two: no bit of an ordinary result depends on it
         matrix = np.ldexp(matrix, -exponent)
     if n > MAX_BLOCK_ROWS:
-        found = top_of_operator(partial(_product, matrix), start)
+        top = top_of_operator(partial(_product, matrix), start)
     else:
-        found = (_top_by_blocks(matrix, half, start) if n > MAX_DENSE_ROWS else None) or top_dense(
-            matrix, start
-        )
-    return found.scaled(exponent)
+        by_blocks = _top_by_blocks(matrix, root_weights, start) if n > MAX_DENSE_ROWS else None
+        top = by_blocks or top_dense(matrix, start)
+    return top.scaled(exponent)
 
 
 def top_dense(matrix: Array, start: Array) -> Top:
-    """By LAPACK; where that finds nothing, by powers, with an allowance up to the Frobenius norm."""
+    """By LAPACK; where that fails, by power iteration, with an allowance up to the Frobenius norm."""
     values, vectors = decomposed(matrix)
     if np.isfinite(values[-1]):
         return Top(max(float(values[-1]), 0.0), vectors[:, -1])
@@ -74,68 +72,70 @@ def top_dense(matrix: Array, start: Array) -> Top:
     return Top(value, vector, math.sqrt(np.vdot(matrix, matrix)) - value).scaled(exponent)
 
 
-class _Case(NamedTuple):
+class _Spectrum(NamedTuple):
     """A covariance, and where the bulk of its spectrum lies."""
 
     matrix: Array
     moved: Array  # the same with its null direction moved into the bulk
-    live: Mask
+    weighted: Mask  # (n,) rows that have weight
     low: float  # where the bulk begins
-    width: float  # of the spectrum: the root mean square distance from its middle
+    width: float  # standard deviation of the eigenvalues
 
 
-class _Seen(NamedTuple):
-    """What a block of directions shows of the spectrum."""
+class _RitzPair(NamedTuple):
+    """The top Ritz pair within the span of a block of directions."""
 
     value: float
     vector: Array
-    off: float  # how far these two are from an eigenpair; at most 1 will do
-    residual: float  # the same in the matrix's own units: an eigenvalue lies within it
-    least: float
+    off: float  # the residual over what is allowed: at most 1 will do
+    residual: float  # in the matrix's own units: an eigenvalue lies within it
+    least: float  # the smallest Ritz value
     basis: Array
 
 
-def _top_by_blocks(matrix: Array, half: Array, start: Array) -> Top | None:
+def _top_by_blocks(matrix: Array, root_weights: Array, start: Array) -> Top | None:
     """By polynomials of the matrix on a block of directions. None if the top is too crowded.
 
-    A pair is returned only if its residual is at most RESIDUAL. That it is the top one rests on the start:
-    every direction at the top grows as much as the one found, so to be missed it must have been all but
-    orthogonal to each of the secret directions, whose chance is about (RESIDUAL·sqrt(n))**p.
+    A pair is returned only if its residual is at most r = RELATIVE_RESIDUAL. That it is the top one rests on
+    the start: every direction at the top grows as much as the one returned, so to be missed it must have been
+    all but orthogonal to each of the secret directions, whose chance is about (r·sqrt(n))**p.
 
-    A few small eigenvalues, rows that lost much of their mass, widen the spectrum until its top lies within
-    what looks like the bulk. Filtering notices, and leaves that to squaring.
+    A few small eigenvalues, from rows that lost much of their weight, widen the spectrum until its top lies
+    within what looks like the bulk. Filtering then returns None, and squaring does the work.
     """
-    live = half > 0
-    rank = max(int(np.count_nonzero(live)) - 1, 1)
+    weighted = root_weights > 0
+    rank = max(int(np.count_nonzero(weighted)) - 1, 1)
     middle = float(matrix.trace()) / rank
     width = math.sqrt(max(float(np.vdot(matrix, matrix)) / rank - middle * middle, 0.0))
     if not (middle > 0 and 0 < width < math.inf):  # rounding is all there is, or its squares overflow
         return None
     low = max(middle - SEMICIRCLE * width, 0.0)
-    moved = matrix + (middle * half)[:, None] * half if low > 0 else matrix
-    case = _Case(matrix, moved, live, low, width)
-    start = np.multiply(start.T, live, order="C")
+    moved = matrix + (middle * root_weights)[:, None] * root_weights if low > 0 else matrix
+    spectrum = _Spectrum(matrix, moved, weighted, low, width)
+    start = np.multiply(start.T, weighted, order="C")
     # Of a semicircle's eigenvalues five lie beyond this: a block of eight holds them.
     high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
-    return _top_by_filtering(case, start, high) or _top_by_squaring(case, start)
+    return _top_by_filtering(spectrum, start, high) or _top_by_squaring(spectrum, start)
 
 
-def _top_by_filtering(case: _Case, block: Array, high: float) -> Top | None:
+def _top_by_filtering(spectrum: _Spectrum, block: Array, high: float) -> Top | None:
     """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
-    low = min(case.low, float(case.matrix.diagonal()[case.live].min())) if case.low > 0 else 0.0
+    low = 0.0
+    if spectrum.low > 0:
+        low = min(spectrum.low, float(spectrum.matrix.diagonal()[spectrum.weighted].min()))
     goal, before = TARGET_GROWTH, math.inf
     while True:
-        grown = _grown(case.moved, low, high, block, goal)
+        grown = _grown(spectrum.moved, low, high, block, goal)
         if grown is None:
             return None
-        seen = _look(case, grown)
-        if not seen.value > high:  # what grew lies below the bulk, or LAPACK failed
+        pair = _top_ritz_pair(spectrum, grown)
+        if not pair.value > high:  # what grew lies below the bulk, or LAPACK failed
             return None
-        if seen.off <= 1:
-            return Top(seen.value, seen.vector, seen.residual)
-        if not seen.off < before / 10:
+        if pair.off <= 1:
+            return Top(pair.value, pair.vector, pair.residual)
+        if not pair.off < before / 10:
             return None
-        block, high, goal, before = seen.basis, max(high, seen.least), 10 * seen.off, seen.off
+        block, high, goal, before = pair.basis, max(high, pair.least), 10 * pair.off, pair.off
 
 
 def _grown(matrix: Array, low: float, high: float, block: Array, goal: float) -> Array | None:
@@ -154,7 +154,7 @@ def _grown(matrix: Array, low: float, high: float, block: Array, goal: float) ->
         np.dot(after, step, out=spare)
         spare -= before
         before, after, spare = after, spare, before
-        if k % 2:  # asking how far it got costs a third of a product
+        if k % 2:  # the test costs a third of a product
             continue
         now = np.vdot(after, after)
         if now >= enough:
@@ -165,45 +165,45 @@ def _grown(matrix: Array, low: float, high: float, block: Array, goal: float) ->
 
 
 def _aligned(n: int) -> Array:
-    """An n×n table of zeros that begins where a line of the cache does: BLAS takes half as long over it."""
+    """An n×n array of zeros that begins where a line of the cache does: BLAS takes half as long over it."""
     room = np.zeros(n * n + CACHE_LINE_NUMBERS)
     skip = -(room.ctypes.data // room.itemsize) % CACHE_LINE_NUMBERS
     return room[skip : skip + n * n].reshape(n, n)
 
 
-def _top_by_squaring(case: _Case, block: Array) -> Top | None:
+def _top_by_squaring(spectrum: _Spectrum, block: Array) -> Top | None:
     """By a 64th power: a handful of small products. None if that does not converge.
 
-    The power is that of the matrix less the bulk of its spectrum: of a round cloud in many dimensions all
+    The power is that of the matrix less the bulk of its spectrum: of isotropic rows in many dimensions all
     eigenvalues are nearly alike, and only what they have beyond the least one tells them apart.
     """
-    power = case.moved.copy()
-    power[case.live, case.live] -= case.low
+    power = spectrum.moved.copy()
+    power[spectrum.weighted, spectrum.weighted] -= spectrum.low
     for _ in range(SQUARINGS):
         power /= max(float(abs(power).max()), TINY)
         power = np.dot(power, power.T)  # symmetric, and so written: BLAS then does half the work
     before = math.inf
     while True:
-        seen = _look(case, np.dot(block, power))
-        if seen.off <= 1:
-            return Top(seen.value, seen.vector, seen.residual)
-        if not seen.off < before / 10:  # too slow: the top is crowded
+        pair = _top_ritz_pair(spectrum, np.dot(block, power))
+        if pair.off <= 1:
+            return Top(pair.value, pair.vector, pair.residual)
+        if not pair.off < before / 10:  # too slow: the top is crowded
             return None
-        block, before = seen.basis, seen.off
+        block, before = pair.basis, pair.off
 
 
-def _look(case: _Case, block: Array) -> _Seen:
-    """The widest direction that some directions span."""
+def _top_ritz_pair(spectrum: _Spectrum, block: Array) -> _RitzPair:
+    """Rayleigh-Ritz: the top eigenpair of the matrix within the span of some directions."""
     basis = np.linalg.qr(block.T)[0]
-    image = np.dot(case.matrix, basis)
+    image = np.dot(spectrum.matrix, basis)
     values, vectors = decomposed(np.dot(basis.T, image))
     value, top = float(values[-1]), vectors[:, -1]
     vector = np.dot(basis, top)
     rest = np.dot(image, top) - value * vector
-    # Relative to what tells the eigenvalues apart, not to their size: else a round cloud passes at once.
-    allowed = max(RELATIVE_RESIDUAL * min(value, 4 * case.width), TINY)
+    # Relative to what tells the eigenvalues apart, not to their size: else isotropic rows would pass at once.
+    allowed = max(RELATIVE_RESIDUAL * min(value, 4 * spectrum.width), TINY)
     residual = math.sqrt(rest @ rest)
-    return _Seen(value, vector, residual / allowed, residual, float(values[0]), basis.T)
+    return _RitzPair(value, vector, residual / allowed, residual, float(values[0]), basis.T)
 
 
 def _product(matrix: Array, vector: Array) -> Array:

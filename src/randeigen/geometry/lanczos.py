@@ -12,22 +12,22 @@ from randeigen.types import Array
 
 Operator: TypeAlias = Callable[[Array], Array]
 
-MAX_LANCZOS_STEPS = 200  # Lanczos steps before it settles for what there is, and says how much may be missing
+MAX_LANCZOS_STEPS = 200  # steps after which it stops unconverged, with an allowance for what may be missing
 LANCZOS_CHECKS = frozenset(
     (14, 30, 42, 60, 90, 130)
-)  # when to ask whether it has converged: asking costs too
-RELATIVE_RESIDUAL = 1e-10  # relative; the eigenvalue's own error is its square over the gap
-BINARY = 300  # numbers within 2**±300 can be squared twice
+)  # steps at which convergence is tested: a test costs too
+RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
+MAX_PLAIN_EXPONENT = 300  # numbers within 2**±300 can be squared twice
 FAILURE_PROBABILITY = 1e-8  # the chance, over the secret start, that Lanczos' allowance is too small
-LOOSE = 1e-3  # relative: how large that allowance may be before the last step
-SIZES = np.exp2(np.arange(-50.0, 11.0))  # allowances to choose from, relative to the eigenvalue
+MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance it goes on
+ALLOWANCES = np.exp2(np.arange(-50.0, 11.0))  # allowances to choose from, relative to the eigenvalue
 
 
 class Top(NamedTuple):
     """A top eigenpair: the eigenvalue lies between `value` and `value + allowance`."""
 
     value: float
-    vector: Array  # of unit length
+    vector: Array  # of unit norm
     allowance: float = 0.0
 
     def scaled(self, exponent: int) -> Top:
@@ -36,11 +36,11 @@ class Top(NamedTuple):
 
 
 def top_of_operator(apply: Operator, start: Array) -> Top:
-    """The same by Lanczos with full reorthogonalisation, so that no n×n matrix is needed.
+    """The top eigenpair by Lanczos with full reorthogonalisation, so that no n×n matrix is needed.
 
-    It ends when the residual is below RESIDUAL, or after STEPS. The value is that of a vector, so never too
-    high; the allowance says how much it may be too low, with a chance of at most MISSED over a start that is
-    uniform among directions and independent of the operator (see `_missing`).
+    It ends when the residual is below RELATIVE_RESIDUAL, or after MAX_LANCZOS_STEPS. The value is a Rayleigh
+    quotient, so never too high; it is too low by more than the allowance with a chance of at most
+    FAILURE_PROBABILITY over a start that is uniform among directions (see `_missing`).
     """
     first = unit(start[:, 0])
     image = apply(first)
@@ -52,31 +52,33 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
         return found.scaled(exponent)
     steps = min(first.size, MAX_LANCZOS_STEPS)
     basis = np.empty((steps + 1, first.size))
-    inside = np.zeros((steps, steps))  # the operator seen from within the basis: tridiagonal
+    tridiagonal = np.zeros((steps, steps))  # the operator within the basis
     links = np.zeros(steps)
     basis[0] = first
-    reach = previous = allowance = 0.0
+    largest = previous = allowance = 0.0
     for j in range(steps):
-        here, seen, new = basis[j], basis[: j + 1], basis[j + 1]
-        image = apply(here) if j else image
-        inside[j, j] = along = float(here @ image)
-        np.subtract(image, along * here, out=new)
+        latest, earlier, new = basis[j], basis[: j + 1], basis[j + 1]
+        image = apply(latest) if j else image
+        tridiagonal[j, j] = diagonal = float(latest @ image)
+        np.subtract(image, diagonal * latest, out=new)
         if j:
             new -= previous * basis[j - 1]
-        new -= np.dot(np.dot(seen, new), seen)  # once more, against all: rounding lets old directions back in
+        new -= np.dot(
+            np.dot(earlier, new), earlier
+        )  # once more, against all: rounding lets old directions back in
         links[j] = previous = math.sqrt(new @ new)
-        reach = max(reach, abs(along), previous)  # of rounding alone the operator may be negative
-        last = j + 1 == steps or previous <= 1e-14 * reach
+        largest = max(largest, abs(diagonal), previous)  # of rounding alone the operator may be negative
+        last = j + 1 == steps or previous <= 1e-14 * largest
         if last or j + 1 in LANCZOS_CHECKS:
-            values, vectors = decomposed(inside[: j + 1, : j + 1])
+            values, vectors = decomposed(tridiagonal[: j + 1, : j + 1])
             if last or previous * abs(vectors[-1, -1]) <= RELATIVE_RESIDUAL * values[-1]:
                 allowance = _missing(values, links[: j + 1], first.size)
-                if last or allowance <= LOOSE * values[-1]:
+                if last or allowance <= MAX_RELATIVE_ALLOWANCE * values[-1]:
                     break
-        inside[j + 1, j] = previous  # eigh reads the lower triangle
+        tridiagonal[j + 1, j] = previous  # eigh reads the lower triangle
         new /= previous
     if not np.isfinite(values[-1]):  # LAPACK failed on a small tridiagonal matrix: nothing is certain
-        return Top(max(reach, 0.0), first, math.inf)
+        return Top(max(largest, 0.0), first, math.inf)
     return Top(max(float(values[-1]), 0.0), unit(np.dot(vectors[:, -1], basis[: j + 1])), allowance)
 
 
@@ -85,20 +87,21 @@ def _missing(values: Array, links: Array, n: int) -> float:
 
     With χ(x) = Π(x − θⱼ) over the Ritz values, |χ(A)·start| is the product of the links β₁…βₖ, and it is at
     least |c|·χ(λ), where c is the start's component along the top eigenvector. For a start uniform among
-    directions P(|c| ≤ t) ≤ t·sqrt(2n/π). So but for a chance of MISSED, Π(λ − θⱼ) ≤ Π βⱼ·sqrt(2n/π)/MISSED,
-    and as the left side grows with λ, this bounds it. Rounded up to a power of two.
+    directions P(|c| ≤ t) ≤ t·sqrt(2n/π). So but for a chance of δ = FAILURE_PROBABILITY,
+    Π(λ − θⱼ) ≤ Π βⱼ·sqrt(2n/π)/δ, and as the left side grows with λ, this bounds it. Rounded up to a power
+    of two.
     """
     top = float(values[-1])
     if not top > 0:
         return 0.0
     links = np.maximum(links / top, 2.0**-52)  # a link is known to rounding only
     most = float(np.log(links).sum()) + math.log(math.sqrt(2 * n / math.pi) / FAILURE_PROBABILITY)
-    beyond = np.log(SIZES[:, None] + np.maximum(1 - values / top, 0.0)).sum(axis=1) > most
-    return top * float(SIZES[beyond.argmax()]) if beyond.any() else math.inf
+    beyond = np.log(ALLOWANCES[:, None] + np.maximum(1 - values / top, 0.0)).sum(axis=1) > most
+    return top * float(ALLOWANCES[beyond.argmax()]) if beyond.any() else math.inf
 
 
 def unit(vector: Array) -> Array:
-    """The vector over its length, whatever that is; the first axis if it has none."""
+    """The vector over its norm, whatever that is; the first axis if it has none."""
     peak = float(abs(vector).max())
     if not 0 < peak < math.inf:
         return np.asarray(np.eye(1, vector.size)[0])
@@ -109,7 +112,7 @@ def unit(vector: Array) -> Array:
 def binary_exponent(size: float) -> int:
     """0 while numbers of this size can be squared and squared again, else what brings them to 1."""
     exponent = math.frexp(size)[1] if math.isfinite(size) else 0
-    return exponent if abs(exponent) > BINARY else 0
+    return exponent if abs(exponent) > MAX_PLAIN_EXPONENT else 0
 
 
 def _shifted(value: float, exponent: int) -> float:
@@ -120,7 +123,7 @@ def _shifted(value: float, exponent: int) -> float:
 
 
 def decomposed(matrix: Array) -> tuple[Array, Array]:
-    """numpy's, with NaN where it does not converge."""
+    """numpy's eigenvalues and eigenvectors, NaN where it does not converge."""
     try:
         values, vectors = np.linalg.eigh(matrix)
     except np.linalg.LinAlgError:

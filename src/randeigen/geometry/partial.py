@@ -1,13 +1,11 @@
-"""Pass 1 for those who ask for the answer alone: no more is measured than the rule asks for.
+"""Pass 1 for those who ask for the answer alone: no more is measured than the rule's `Statistic`.
 
-A rule says what it `needs`: the "table" (the whole measurement), "lengths" of the rows, a "line" of the table
-(distances from a trusted row), or "nothing". What is measured here is measured plainly; rows for which that
-will not do, hostile ones or ones far from the origin, are left to the whole measurement.
+What is measured here is measured by plain sums. Rows for which these will not do, hostile ones or ones far
+from the origin, are left to the whole measurement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,39 +15,38 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import as_host_array, to_host_float64
 from randeigen.backend.chunking import parts
 from randeigen.backend.parallel import parallel_map
+from randeigen.errors import RandEigenError
 from randeigen.geometry.base import is_offset
-from randeigen.types import Array, Block, Rows, Rule
+from randeigen.types import Array, Block, Rows, Statistic, TopDirection
 
-MIN_SQUARED_NORM = {
-    4: 1e-20,
-    8: 1e-260,
-}  # squared lengths may be made of squares that vanished below this, by item size
+# Squared norms below this, by item size of the rows, may be sums of squares that vanished.
+MIN_SQUARED_NORM = {4: 1e-20, 8: 1e-260}
 
 
 @dataclass(frozen=True, eq=False)
 class PartialGeometry:
-    """A geometry of which only this much is known."""
+    """Squared norms, or squared distances to one row: enough for `rule(rows)`, not for a certificate."""
 
     prior_weights: Array  # (n,)
-    squares: Array | None = None  # (n,) lengths, squared
-    apart: Array | None = None  # (n,) squared distances from the trusted row
+    norms: Array | None = None  # (n,) squared
+    distances_to_trusted: Array | None = None  # (n,) squared
     partial: ClassVar[bool] = True
     unit: ClassVar[float] = 1.0
+    distortion: ClassVar[float] = 0.0
+    coordinates: ClassVar[None] = None
+    origin: ClassVar[None] = None
+    beyond: ClassVar[None] = None
+    check: ClassVar[None] = None
 
     @property
     def n(self) -> int:
-        """How many rows."""
         return self.prior_weights.size
 
     def squared_norms(self) -> Array:
-        """(n,) squared distances from the caller's origin."""
-        assert self.squares is not None, "a rule asked for lengths without saying that it needs them"
-        return self.squares
+        return _measured(self.norms, Statistic.NORMS)
 
     def squared_distances_from(self, row: int) -> Array:
-        """(n,) squared distances from the trusted row."""
-        assert self.apart is not None, "a rule asked for distances without saying that it needs them"
-        return self.apart
+        return _measured(self.distances_to_trusted, Statistic.DISTANCES_TO_TRUSTED)
 
     def take(self, index: NDArray[np.intp]) -> PartialGeometry:
         """All rows: none was found unusable."""
@@ -60,46 +57,68 @@ class PartialGeometry:
         return PartialGeometry(np.ones(matrix.shape[0]))
 
     def with_prior_weights(self, prior: Array) -> PartialGeometry:
-        """The same with other masses."""
         return replace(self, prior_weights=prior)
 
+    def top_direction(self, weights: Array) -> TopDirection:
+        raise _unmeasured(Statistic.GRAM)
 
-def statistic_needed(rule: Rule, rows: Rows) -> str:
-    """What must be measured of these rows before the rule can answer."""
-    asked: str = getattr(rule, "needs", "table")
-    # Integers are settled by weights, and a rule that merges columns has none without the table.
-    carried = getattr(rows, "carries", False) and hasattr(rule, "merge")
-    return "table" if rows.lost or carried else asked
+    def top_direction_by_power_iteration(
+        self, weights: Array, steps: int, rng: np.random.Generator
+    ) -> TopDirection:
+        raise _unmeasured(Statistic.GRAM)
+
+    def squared_distances(self) -> Array:
+        raise _unmeasured(Statistic.GRAM)
+
+    def squared_norms_from_pivot(self) -> Array:
+        raise _unmeasured(Statistic.GRAM)
+
+    def distance_between(self, weights_a: Array, weights_b: Array) -> float:
+        raise _unmeasured(Statistic.GRAM)
+
+    def rounding_error(self, weights: Array) -> float:
+        raise _unmeasured(Statistic.GRAM)
 
 
-def measure_partly(rows: Rows, asked: str, trusted: int | None = None) -> PartialGeometry | None:
-    """As much of the geometry as was asked for; None where the whole measurement must be made."""
-    if asked == "table":
+def measure_partly(rows: Rows, want: Statistic, trusted: int | None = None) -> PartialGeometry | None:
+    """As much of the geometry as is wanted; None where the whole measurement must be made."""
+    if want is Statistic.GRAM:
         return None
     even = np.ones(rows.n)
-    if asked == "nothing":
+    if want is Statistic.NONE:
         return PartialGeometry(even)
-    squares, inner, short = np.zeros(rows.n), np.zeros(rows.n), 0.0
+    norms, inner, vanishing = np.zeros(rows.n), np.zeros(rows.n), 0.0
     for _, block in rows.blocks():
         block = as_host_array(block)
         if not isinstance(block, np.ndarray):
-            return None  # on a GPU the table costs no more than another reading
-        for found in parallel_map(lambda part: _seen(part, trusted), parts(block)):
-            squares += found[0]
-            inner += found[1]
-        short = MIN_SQUARED_NORM[block.dtype.itemsize]
-    if not (np.isfinite(squares).all() and squares.min() > short):
+            return None  # on a GPU the Gram matrix costs no more than another reading
+        for part_norms, part_inner in parallel_map(lambda part: _sums(part, trusted), parts(block)):
+            norms += part_norms
+            inner += part_inner
+        vanishing = MIN_SQUARED_NORM[block.dtype.itemsize]
+    if not (np.isfinite(norms).all() and norms.min() > vanishing):
         return None
-    if asked == "lengths":
-        return PartialGeometry(even, squares)
-    apart = np.maximum(squares + squares[trusted] - 2 * inner, 0.0)
+    if want is Statistic.NORMS:
+        return PartialGeometry(even, norms)
+    apart = np.maximum(norms + norms[trusted] - 2 * inner, 0.0)
     apart[trusted] = 0.0
-    return None if is_offset(squares, apart) else PartialGeometry(even, squares, apart)
+    return None if is_offset(norms, apart) else PartialGeometry(even, norms, apart)
 
 
-def _seen(part: Block, trusted: int | None) -> Sequence[Any]:
-    """Squared lengths, and products with the trusted row, of some columns."""
-    squares = to_host_float64(
-        np.einsum("ij,ij->i", part, part)
-    )  # vecdot is faster, but keeps other threads waiting
-    return squares, 0.0 if trusted is None else to_host_float64(part @ part[trusted])
+def _sums(part: Block, trusted: int | None) -> tuple[Array, Any]:
+    """Squared norms, and inner products with the trusted row, over some columns."""
+    norms = np.einsum("ij,ij->i", part, part)  # vecdot is faster, but keeps other threads waiting
+    return to_host_float64(norms), 0.0 if trusted is None else to_host_float64(part @ part[trusted])
+
+
+def _measured(values: Array | None, statistic: Statistic) -> Array:
+    if values is None:
+        raise _unmeasured(statistic)
+    return values
+
+
+def _unmeasured(statistic: Statistic) -> RandEigenError:
+    return RandEigenError(
+        f"a rule asked for {statistic.value}, which was not measured: let its statistic() return "
+        f"Statistic.{statistic.name}."
+    )

@@ -1,8 +1,8 @@
-"""The one product that costs anything: a block of columns times itself, on the library that holds it.
+"""The Gram matrix of one block: the only product that costs anything, on the library that holds the block.
 
-A float32 product of k columns is off by at most k·2⁻²⁴ of the two rows' lengths, in whatever order a BLAS
+A float32 product of k columns is off by at most k·2⁻²⁴ of the two rows' norms, in whatever order a BLAS
 adds them up and whoever chose the numbers. So no product is longer than `columns_at_once`, the sums of each
-part of a block are few, and parts are added up in float64; `measured` tells what may still be missing.
+part of a block are few, and parts are added up in float64; `rounding` bounds what may still be missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from randeigen.backend.arrays import (
     UNIT_ROUNDOFF,
     as_float64,
     bordered,
-    largest,
+    largest_exponent,
     largest_magnitudes,
     median_of_columns,
     middle_of_three,
@@ -25,41 +25,41 @@ from randeigen.backend.arrays import (
 )
 from randeigen.backend.chunking import parts, pieces
 from randeigen.backend.parallel import parallel_map
-from randeigen.backend.scaling import UNSET, Scaled, in_plain_units
+from randeigen.backend.scaling import UNSET, ScaledGram, in_plain_units
 from randeigen.types import Array, Block
 
-Pivot: TypeAlias = tuple[int, int, int]  # three rows, whose middle it is
+Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
 
-MANY = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
+MIN_LOOP_ROWS = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
 NEAR_OVERFLOW = {4: 2.0**125, 8: 2.0**1021}  # the difference of two larger numbers may not be finite
-PLAIN_EXPONENT = 300  # numbers within 2^±PLAIN_EXPONENT are left in the caller's own units
+MAX_PLAIN_EXPONENT = 300  # magnitudes within 2^±this are left in the caller's own units
 
 
 def products(block: Block, pivot_rows: Pivot | None = None) -> Array:
-    """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given."""
-    return in_plain_units(measured(block, pivot_rows)[0])
+    """(n+1, n+1) Gram matrix of the rows, the origin last, from the middle of three rows if given."""
+    return in_plain_units(scaled_gram(block, pivot_rows)[0])
 
 
-def measured(block: Block, pivot_rows: Pivot | None = None) -> tuple[Scaled, float]:
-    """`products`, the origin's at an exponent of its own; and how far an entry can be off.
+def scaled_gram(block: Block, pivot_rows: Pivot | None = None) -> tuple[ScaledGram, float]:
+    """`products`, the origin's line at an exponent of its own; and how far an entry can be off.
 
-    That is relative to the two rows' lengths, and holds whoever chose the numbers.
+    That is relative to the two rows' norms, and holds whoever chose the numbers.
     """
     if _on_gpu(block):
         from randeigen.backend import cuda
 
-        return cuda.measured(block, pivot_rows)
+        return cuda.scaled_gram(block, pivot_rows)
     n, cut = block.shape[0], parts(block)
-    found = parallel_map(lambda part: _products(part, pivot_rows), cut)
-    exponent = max(part[-1] for part in found)
+    terms = parallel_map(lambda part: _term(part, pivot_rows), cut)
+    exponent = max(term[-1] for term in terms)
     total, to_origin, origin = np.zeros((n, n)), np.zeros(n), 0.0
-    for table, edge, corner, exponent_here in found:
-        total += table
-        to_origin += np.ldexp(edge, exponent_here - exponent)
+    for gram, border, corner, exponent_here in terms:
+        total += gram
+        to_origin += np.ldexp(border, exponent_here - exponent)
         origin += np.ldexp(corner, 2 * (exponent_here - exponent))
     exponents = np.append(np.zeros(n, np.int64), exponent)
-    found_in_all = Scaled(bordered(total, to_origin, origin), exponents)
-    return found_in_all, rounding(n, cut[0].shape[1], block.dtype.itemsize)
+    measured = ScaledGram(bordered(total, to_origin, origin), exponents)
+    return measured, rounding(n, cut[0].shape[1], block.dtype.itemsize)
 
 
 def columns_at_once(n: int) -> int:
@@ -68,14 +68,14 @@ def columns_at_once(n: int) -> int:
 
 
 def rounding(n: int, width: int, itemsize: int) -> float:
-    """The most that rounding takes from an entry over `width` columns, relative to the two rows' lengths."""
+    """The most that rounding takes from an entry over `width` columns, relative to the two rows' norms."""
     step = columns_at_once(n)
     # Six more: three for a pivot subtracted before, the rest for what is of second order.
     return (min(step, width) + -(-width // step) + 6) * UNIT_ROUNDOFF[itemsize]
 
 
-def _products(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
-    """What each part of the columns adds to the table, its border, its corner; and the pivot's exponent."""
+def _term(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
+    """What one part adds to the Gram matrix, its border, its corner; and the pivot's exponent."""
     if pivot_rows is None:
         return inner(part, part), 0.0, 0.0, UNSET
     pivot = middle_of_three(*(part[i] for i in pivot_rows))
@@ -89,7 +89,7 @@ def inner(a: Any, b: Any) -> Any:
         return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
     step = columns_at_once(n)
-    if n < MANY and width >= 2 * step:
+    if n < MIN_LOOP_ROWS and width >= 2 * step:
         even = width - width % step
         left = a[:, :even].reshape(a.shape[0], -1, step).swapaxes(0, 1)
         right = left if a is b else b[:, :even].reshape(n, -1, step).swapaxes(0, 1)
@@ -108,19 +108,20 @@ def unlike_pivot(block: Block, index: list[int], pivot_rows: Pivot | None = None
 
     def unlike(part: Any) -> Any:
         pivot = 0 if pivot_rows is None else middle_of_three(*(part[i] for i in pivot_rows))
-        here = part if len(index) == part.shape[0] else part[index]
-        return to_host_float64((here != pivot).any(1))
+        some = part if len(index) == part.shape[0] else part[index]
+        return to_host_float64((some != pivot).any(1))
 
-    seen = np.sum(
-        parallel_map(unlike, parts(block) if isinstance(block, np.ndarray) else pieces(block)), axis=0
-    )
-    return [i for i, found in zip(index, seen.tolist(), strict=True) if found]
+    cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
+    differ = np.sum(parallel_map(unlike, cut), axis=0)
+    return [i for i, differs in zip(index, differ.tolist(), strict=True) if differs]
 
 
-def scaled_products(piece: Block, index: list[int], pivot_rows: Pivot | str | None, alone: bool) -> Scaled:
-    """`products` of some rows, each brought to a length near 1 before it is squared.
+def gram_of_scaled_rows(
+    piece: Block, index: list[int], pivot_rows: Pivot | str | None, alone: bool
+) -> ScaledGram:
+    """The Gram matrix of some rows, each scaled to a norm near 1 before it is squared.
 
-    For rows whose squares overflow or vanish. Unless `alone`, with all other rows too, whose squares fit;
+    For rows whose squares overflow or underflow. Unless `alone`, with all other rows too, whose squares fit;
     what these are among themselves is left unset. From "median": from the median of each column.
     """
     n = piece.shape[0]
@@ -146,37 +147,37 @@ def scaled_products(piece: Block, index: list[int], pivot_rows: Pivot | str | No
         exponents[:n] = 0
     lines[:, index] = to_host_float64(inner(few, few))
     exponents[index] = own + down
-    table = np.zeros((n + 1, n + 1))
+    gram = np.zeros((n + 1, n + 1))
     if pivot is not None:
-        edge, corner, exponent = _border(few, pivot)
-        lines[:, n], exponents[n], table[n, n] = edge, exponent + down, corner if alone else 0.0
-    table[index] = lines
-    table[:, index] = lines.T
-    return Scaled(table, exponents)
+        border, corner, exponent = _border(few, pivot)
+        lines[:, n], exponents[n], gram[n, n] = border, exponent + down, corner if alone else 0.0
+    gram[index] = lines
+    gram[:, index] = lines.T
+    return ScaledGram(gram, exponents)
 
 
 def _border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
     """Products of the rows with the origin, the origin's own, and its exponent.
 
-    The pivot's own square may overflow where no difference does, so it is brought to a length near 1.
+    The pivot's own square may overflow where no difference does, so it is scaled to a norm near 1.
     """
-    exponent = largest(pivot)
+    exponent = largest_exponent(pivot)
     near = scaled(pivot, -exponent)[None]
     return to_host_float64(inner(shifted, -near))[:, 0], float(inner(near, near)[0, 0]), exponent
 
 
-def scale_exponent(reach: Array) -> int:
-    """0 while the squares of typical numbers fit a float64 with room to spare, else what brings them to 1.
+def scale_exponent(magnitudes: Array) -> int:
+    """0 while the squares of typical magnitudes fit a float64 with room to spare, else their exponent.
 
-    Where the typical number is 0, a minority could choose the scale. So it is 0 if that suits any of them.
+    Where the typical magnitude is 0, a minority could choose the scale. So it is 0 if that suits any of them.
     """
-    reach = np.sort(reach)
-    typical = float(reach[reach.size // 2]) if reach.size else 0.0  # a mean of two may overflow
-    if typical == 0 and (others := reach[(reach > 0) & np.isfinite(reach)]).size:
-        plain = (others > 2.0**-PLAIN_EXPONENT) & (others < 2.0**PLAIN_EXPONENT)
+    ordered = np.sort(magnitudes)
+    typical = float(ordered[ordered.size // 2]) if ordered.size else 0.0  # a mean of two may overflow
+    if typical == 0 and (others := ordered[(ordered > 0) & np.isfinite(ordered)]).size:
+        plain = (others > 2.0**-MAX_PLAIN_EXPONENT) & (others < 2.0**MAX_PLAIN_EXPONENT)
         typical = 1.0 if plain.any() else float(others[others.size // 2])
     exponent = math.frexp(typical)[1] if math.isfinite(typical) else 0
-    return max(-1000, min(exponent, 1000)) if abs(exponent) > PLAIN_EXPONENT else 0
+    return max(-1000, min(exponent, 1000)) if abs(exponent) > MAX_PLAIN_EXPONENT else 0
 
 
 def _on_gpu(block: Block) -> bool:

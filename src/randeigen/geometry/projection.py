@@ -1,8 +1,8 @@
 """Random projections as pure functions of (seed, column): never stored, the same for any block size.
 
-Both fill a narrow table `points += block @ P[columns]`, one tile of columns at a time. A tile's numbers
-come from a counter-based generator keyed by the secret seed and the tile's index, so blocks may arrive in
-any size, any order and on any machine.
+Both accumulate n points in k columns, `points += block @ P[columns]`, one tile of columns at a time. A
+tile's numbers come from a counter-based generator keyed by the secret seed and the tile's index, so blocks
+may arrive in any size, any order and on any machine.
 """
 
 from __future__ import annotations
@@ -13,31 +13,33 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.arrays import as_host, like
+from randeigen.backend.random_streams import Stream
 from randeigen.types import Array, Block
 
 EPS_JL = 0.1  # the paper's distortion (its section on randomized dimensionality reduction)
-HASHES = 4  # ±1 per column in the sparse sketch: one alone lets two heavy columns collide and cancel
-CHECK_HASHES = 8  # of the sketch behind the certificate: the more, the fewer of them a few columns can spoil
-CHANCE = 1e-7  # that a sketch shortens one fixed vector by more than `distortion` says
-GAUSSIAN_TILE = 256
+HASHES = 4  # entries ±1 per column of the sparse sketch: with one, two heavy columns could cancel
+CHECK_HASHES = 8  # as many in the sketch behind the certificate: with more, a few columns spoil fewer of them
+FAILURE_PROBABILITY = 1e-7  # that a sketch shortens one fixed vector by more than `distortion` says
+GAUSSIAN_TILE = 256  # columns that one generator fills
 
 
 def jl_width(d: int, eps_jl: float = EPS_JL) -> int:
     """Columns the paper's projection keeps, ln d / eps_jl².
 
-    >>> width(2**18)
+    >>> jl_width(2**18)
     1248
     """
     return max(1, math.ceil(math.log(max(d, 2)) / eps_jl**2))
 
 
-def distortion(k: int, hashes: int, chance: float = CHANCE) -> float:
+def distortion(k: int, hashes: int, chance: float = FAILURE_PROBABILITY) -> float:
     """δ such that a sparse sketch of k columns keeps |Sx|² ≥ (1 − δ)·|x|² for any one x, but for a chance.
 
     |Sx|² is the mean, over independent count sketches of k/hashes columns, of numbers that are at least 0,
     have mean |x|² and variance at most v·|x|⁴, v = 2·hashes/k, whatever x is. For such sums Bennett's
     inequality gives P(|Sx|² ≤ (1 − δ)|x|²) ≤ exp(−hashes·v·((1+y)·ln(1+y) − y)) with y = δ/v. 1 if no δ will
-    do. It speaks of an x chosen without knowledge of the sketch.
+    do. It holds for an x chosen without knowledge of the sketch.
 
     >>> round(distortion(8192, 8), 2)
     0.45
@@ -62,19 +64,19 @@ class GaussianProjection:
 
     def __init__(self, seed: int, k: int) -> None:
         self.k = k
-        self._key = _key(seed, 1)
-        self._last: tuple[int, NDArray[np.float32]] | None = None  # narrow blocks ask for a tile many times
+        self._key = _key(seed, Stream.GAUSSIAN_PROJECTION)
+        self._last: tuple[int, NDArray[np.float32]] | None = None  # narrow blocks need one tile many times
 
     def add(self, points: Array, columns: slice, block: Block) -> None:
         """points += block @ P[columns]."""
-        for tile, inside, part in _tiles(columns, GAUSSIAN_TILE):
-            piece = block[:, part]
-            points += _host(piece @ _like(piece, self._tile(tile)[inside])) / math.sqrt(self.k)
+        for tile, inside, at in _tiles(columns, GAUSSIAN_TILE):
+            piece = block[:, at]
+            points += as_host(piece @ like(self._tile(tile)[inside], piece)) / math.sqrt(self.k)
 
     def _tile(self, tile: int) -> NDArray[np.float32]:
         if self._last is None or self._last[0] != tile:
-            shape = (GAUSSIAN_TILE, self.k)
-            self._last = tile, _stream(self._key, tile).standard_normal(shape, dtype=np.float32)
+            rng = _tile_generator(self._key, tile)
+            self._last = tile, rng.standard_normal((GAUSSIAN_TILE, self.k), dtype=np.float32)
         return self._last[1]
 
 
@@ -87,34 +89,36 @@ class SparseProjection:
     inner product depends on nothing else.
     """
 
-    def __init__(self, seed: int, k: int, hashes: int = HASHES, purpose: int = 2) -> None:
+    def __init__(
+        self, seed: int, k: int, hashes: int = HASHES, stream: Stream = Stream.SPARSE_PROJECTION
+    ) -> None:
         self.k = k + -k % hashes
         self.hashes = hashes
         self._width = self.k // hashes
-        self._key = _key(seed, purpose)
+        self._key = _key(seed, stream)
 
     def add(self, points: Array, columns: slice, block: Block) -> None:
         """points += block @ P[columns]."""
         width = self._width
-        for tile, inside, part in _tiles(columns, width):
-            rng = _stream(self._key, tile)
-            piece = block[:, part]
+        for tile, inside, at in _tiles(columns, width):
+            rng = _tile_generator(self._key, tile)
+            piece = block[:, at]
             for first in range(0, self.k, width):
                 turn = int(rng.integers(width))
                 bits = np.unpackbits(rng.integers(256, size=(width + 7) // 8, dtype=np.uint8))[inside]
                 flips = (bits.astype(np.float32) * 2 - 1) / math.sqrt(self.hashes)
-                flipped = _host(piece * _like(piece, flips))
+                flipped = as_host(piece * like(flips, piece))
                 start = (inside.start + turn) % width
                 fit = min(width - start, flipped.shape[1])  # what does not fit wraps round to the front
                 points[:, first + start : first + start + fit] += flipped[:, :fit]
                 points[:, first : first + flipped.shape[1] - fit] += flipped[:, fit:]
 
 
-def _key(seed: int, purpose: int) -> NDArray[np.uint64]:
-    return np.asarray(np.random.SeedSequence([seed, purpose]).generate_state(2, np.uint64), np.uint64)
+def _key(seed: int, stream: Stream) -> NDArray[np.uint64]:
+    return np.asarray(np.random.SeedSequence([seed, stream]).generate_state(2, np.uint64), np.uint64)
 
 
-def _stream(key: NDArray[np.uint64], tile: int) -> np.random.Generator:
+def _tile_generator(key: NDArray[np.uint64], tile: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, tile, 0], np.uint64)))
 
 
@@ -126,14 +130,3 @@ def _tiles(columns: slice, size: int) -> Iterator[tuple[int, slice, slice]]:
         stop = min(columns.stop, (tile + 1) * size)
         yield tile, slice(first, first + stop - at), slice(at - columns.start, stop - columns.start)
         at = stop
-
-
-def _like(block: Block, values: NDArray[np.float32]) -> Block:
-    """`values` in the block's library, dtype and device."""
-    if isinstance(block, np.ndarray):
-        return values.astype(block.dtype, copy=False)
-    return block.new_tensor(values)
-
-
-def _host(block: Block) -> NDArray[np.floating]:
-    return block if isinstance(block, np.ndarray) else block.cpu().numpy()

@@ -5,102 +5,91 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from randeigen.backend.arrays import to_host_float64
+from randeigen.backend.arrays import largest_magnitudes, to_host_float64
+from randeigen.backend.chunking import GRAM_LINES_AT_ONCE
 from randeigen.geometry.base import START_DIRECTIONS, top_direction_by_power, top_direction_of
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.lanczos import Operator, top_of_operator
-from randeigen.geometry.pivot import magnitudes
 from randeigen.geometry.products import scale_exponent
-from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator
-from randeigen.types import Array, Block, Spread
-
-LINES_AT_ONCE = 512  # of the table that are added to at a time
+from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator, UnitLimits
+from randeigen.types import Array, Block, TopDirection
 
 
 class WideGramAccumulator(SketchAccumulator):
-    """Fills the exact table, in float64 and in place: beside the table itself no n×n numbers are held."""
+    """Accumulates the exact Gram matrix in float64 and in place: no other n×n array is held beside it."""
 
     def __init__(self, n: int, seed: int) -> None:
         super().__init__(n, 0, seed, None)
-        self.table = np.zeros((n + 1, n + 1))
-        self.begun = False
+        self.gram = np.zeros((n + 1, n + 1))
+        self.has_unit = False
 
-    def room(self) -> tuple[float, float, int]:
+    def unit_limits(self) -> UnitLimits:
         """As for points, but they are squared."""
-        return 2.0**400, LARGEST_POINT, 600
+        return UnitLimits(2.0**400, LARGEST_POINT, 600)
 
     def _enlarge(self, step: int) -> None:
-        np.ldexp(self.table, -2 * step, out=self.table)
+        np.ldexp(self.gram, -2 * step, out=self.gram)
         self.exponent += step
 
     def _add(self, columns: slice, block: Block) -> None:
-        if not self.begun:  # of faint rows nothing would be left when squared
-            reach = magnitudes(block)
-            self.exponent = scale_exponent(reach[np.isfinite(reach)])
-            self.begun = bool(reach.any())
+        if not self.has_unit:  # small rows would underflow when squared
+            magnitudes = largest_magnitudes(block)
+            self.exponent = scale_exponent(magnitudes[np.isfinite(magnitudes)])
+            self.has_unit = bool(magnitudes.any())
         super()._add(columns, block)
 
-    def _store(self, columns: slice, apart: Block, origin: Block) -> None:
-        exact = np.vstack((to_host_float64(apart), to_host_float64(origin)))
-        exact[:-1][self.dead] = 0.0
-        for i in range(0, exact.shape[0], LINES_AT_ONCE):
-            lines = slice(i, min(i + LINES_AT_ONCE, exact.shape[0]))
-            self.table[lines, : lines.stop] += exact[lines] @ exact[: lines.stop].T
+    def _store(self, columns: slice, centred: Block, origin: Block) -> None:
+        exact = np.vstack((to_host_float64(centred), to_host_float64(origin)))
+        exact[:-1][self.unusable] = 0.0
+        for i in range(0, exact.shape[0], GRAM_LINES_AT_ONCE):
+            lines = slice(i, min(i + GRAM_LINES_AT_ONCE, exact.shape[0]))
+            self.gram[lines, : lines.stop] += exact[lines] @ exact[: lines.stop].T
 
     def geometry(self) -> WideGramGeometry:  # type: ignore[override]
-        """The finished table. Lines of dead rows are zero."""
-        n = self.dead.size
-        for i in range(0, n + 1, LINES_AT_ONCE):  # only its lower half was filled
-            lines = slice(i, min(i + LINES_AT_ONCE, n + 1))
-            self.table[: lines.start, lines] = self.table[lines, : lines.start].T
-        gone = np.flatnonzero(self.dead)
-        self.table[gone] = self.table[:, gone] = 0.0
-        start, beyond = self.rng.standard_normal((n, START_DIRECTIONS)), self.beyond & ~self.dead
+        """The finished matrix. Lines of unusable rows are zero."""
+        n = self.unusable.size
+        for i in range(0, n + 1, GRAM_LINES_AT_ONCE):  # only its lower half was filled
+            lines = slice(i, min(i + GRAM_LINES_AT_ONCE, n + 1))
+            self.gram[: lines.start, lines] = self.gram[lines, : lines.start].T
+        unusable = np.flatnonzero(self.unusable)
+        self.gram[unusable] = self.gram[:, unusable] = 0.0
+        start = self.rng.standard_normal((n, START_DIRECTIONS))
         return WideGramGeometry(
-            self.table,
+            self.gram,
             np.ones(n),
             start,
             2.0**self.exponent,
             self.precision,
-            beyond=beyond if beyond.any() else None,
+            beyond=self._usable_beyond(),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class WideGramGeometry(GramGeometry):
-    """The exact table, whose weighted covariance is applied to vectors but never formed."""
+    """The exact Gram matrix, whose weighted covariance is applied to vectors but never formed."""
 
-    def top_direction(self, weights: Array) -> Spread:
-        """The widest direction of the weighted cloud."""
-        apply, project, alone = self._operators(weights)
+    def top_direction(self, weights: Array) -> TopDirection:
+        apply, project, row_variances = self._operators(weights)
         top = top_of_operator(apply, self.start)
-        return top_direction_of(top, project(top.vector), weights, alone)
+        return top_direction_of(top, project(top.vector), weights, row_variances)
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
-    ) -> Spread:
-        """The paper's power iteration."""
+    ) -> TopDirection:
         apply, project, _ = self._operators(weights)
         return top_direction_by_power(apply, project, apply(rng.standard_normal(self.n)), steps, weights)
 
-    def take(self, index: NDArray[np.intp]) -> WideGramGeometry:
-        """The same cloud with only these rows."""
-        if np.array_equal(index, np.arange(self.n)):  # the ordinary case: no copy
-            return self
-        found = super().take(index)
-        assert isinstance(found, WideGramGeometry)
-        return found
-
     def _operators(self, weights: Array) -> tuple[Operator, Operator, Array]:
-        inner, w = self.table[:-1, :-1], weights / weights.sum()
-        half, line = np.sqrt(w), inner @ w
-        middle = float(w @ line)
+        """The weighted covariance, the rows' projections, and the variance each row alone contributes."""
+        inner, w = self.inner_products(), weights / weights.sum()
+        root_weights, with_mean = np.sqrt(w), inner @ w
+        mean_square = float(w @ with_mean)
 
         def project(vector: Array) -> Array:
-            seen = half * vector
-            places = inner @ seen - seen.sum() * line
-            return np.asarray(places - w @ places)
+            shares = root_weights * vector
+            projections = inner @ shares - shares.sum() * with_mean
+            return np.asarray(projections - w @ projections)
 
-        return lambda vector: half * project(vector), project, w * (inner.diagonal() - 2 * line + middle)
+        row_variances = w * (inner.diagonal() - 2 * with_mean + mean_square)
+        return lambda vector: root_weights * project(vector), project, row_variances

@@ -27,7 +27,8 @@ from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.stacked_sgd import Data
 from randeigen.lab.tasks import Task
 from randeigen.registry import build_rule
-from randeigen.types import Aggregate, Rule, Weights
+from randeigen.rules import Rule
+from randeigen.types import Aggregate, Weights
 
 Attack: TypeAlias = UpdateAttack | ClientAttack
 
@@ -157,7 +158,7 @@ class Federation:
             note = "too many updates are not finite; the model stays as it is"
         seconds = self._clock() - start
         # A median, say, gives no client a weight: it treats every column on its own.
-        client_weights = None if result is None or hasattr(self.rule, "merge") else result.weights
+        client_weights = None if result is None or not result.is_weighted_mean else result.weights
         if result is not None:
             weights, state = self.server.step(weights, result.mean, state)
             if look:

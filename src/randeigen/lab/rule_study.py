@@ -18,7 +18,8 @@ from randeigen.attacks.directions import random_direction
 from randeigen.errors import RandEigenError
 from randeigen.lab.clouds import CLOUDS
 from randeigen.lab.study_grid import FRACTIONS, GRID_ATTACKS, ROWS, Setting, StudyStream, setting, variance
-from randeigen.types import Aggregate, Array, Rule, Stop
+from randeigen.rules import RULES, Rule, rule_class
+from randeigen.types import Aggregate, Array, Stop
 
 DEFAULT = "randeigen"
 HELD_OUT = 3  # the default's constants were chosen on seeds 0, 1 and 2
@@ -28,20 +29,9 @@ CHUNK = 100  # columns; the published 1,000 are as many as most rows of the grid
 BETTER = 0.95  # a bias below this fraction of the default's counts as better
 
 # The honest variance that some rules must be given. Nobody knows it in practice; here it is the true one.
-PROMISES = {
-    "filtering": "gamma",
-    "zhu-filtering": "sigma",
-    "no-regret": "sigma",
-    "chunked-filtering": "sigma",
-    "chunked-no-regret": "sigma",
-}
-TRUSTS = ("monna", "fltrust")
-SMALL = {
-    "mda": "its search among subsets takes seconds a cell at n = 100",
-    "smea": "its search among subsets is refused at n = 100",
-    "semidefinite": "its programme takes rows that span up to 50 dimensions",
-    "tukey": "its search takes minutes a cell, and rows of up to 100 columns",
-}
+PROMISES = {name: key for name in RULES if (key := rule_class(name).known_variance)}
+TRUSTS = tuple(name for name in RULES if rule_class(name).trusts_a_row)
+SMALL = {name: reason for name in RULES if (reason := rule_class(name).only_small)}
 BESIDE_SMALL = (DEFAULT, "mean", "caf", "multi-krum", "geometric-median", "trimmed-mean")
 COMPOSED = (
     "nnm+randeigen",
@@ -150,7 +140,7 @@ def measure(
             try:
                 rule = build(spelled(name, cell), cell.eps)
                 result = randeigen.aggregate(rows, rule=rule, seed=int(cell.rng().integers(2**63)))
-                outcomes[name].append(judged(rule, result, cell, rows, centre, spread))
+                outcomes[name].append(judged(result, cell, rows, centre, spread))
             except (RandEigenError, np.linalg.LinAlgError) as error:  # the other rules go on
                 outcomes[name].append(None)
                 reasons.setdefault(name, str(error))
@@ -188,18 +178,15 @@ def spelled(name: str, cell: Setting) -> str:
     return "+".join((*mixers, f"{last}{',' if ':' in last else ':'}{promise}"))
 
 
-def judged(
-    rule: Rule, result: Aggregate, cell: Setting, rows: Array, centre: Array, spread: float
-) -> Outcome:
+def judged(result: Aggregate, cell: Setting, rows: Array, centre: Array, spread: float) -> Outcome:
     """How far the answer is from the honest mean, and whether its certificate held."""
-    by_column = callable(getattr(rule, "merge", None))
     honest, w = np.arange(len(rows)) < cell.h, result.weights
     share = np.where(honest, w, 0.0)
     # Without weight on honest rows the f heaviest rows have all of it, and the certificate is infinite.
     clean = result.verdict.scale * (share @ rows / share.sum()) if share.any() else centre
     bias = float(np.linalg.norm(result.mean - centre))
     certified = float(np.linalg.norm(result.mean - clean))
-    kept = None if by_column else 0.0 if result.verdict.stop is Stop.EMPTY else float(1 / w.max())
+    kept = 0.0 if result.verdict.stop is Stop.EMPTY else float(1 / w.max())
     return Outcome(
         cell=Where(cell.cloud, cell.eps, cell.attack, cell.seed),
         n=len(rows),
@@ -207,7 +194,7 @@ def judged(
         relative=bias / spread / math.sqrt(cell.f / (len(rows) - cell.f)),
         certificate=result.bias_bound / spread,
         violated=not certified <= result.bias_bound * (1 + 1e-6) + 1e-6 * spread,
-        kept=kept,
+        kept=kept if result.is_weighted_mean else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The door in and out: arrays, tensors, records and files as strips of columns, and back again."""
+"""Arrays, tensors, records and files as blocks of columns, and the answer in the same form."""
 
 from randeigen.rows.convert import as_rows
 from randeigen.rows.write import write_answer, write_safetensors

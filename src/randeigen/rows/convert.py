@@ -1,4 +1,4 @@
-"""The door in: whatever holds the rows, seen strip by strip."""
+"""Whatever the caller passes as rows, in the one form the pipeline reads: blocks of columns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def as_rows(
 
     An (n, d) array, memmap or tensor; a sequence of vectors, of state_dicts, of lists of arrays, or of
     paths to .safetensors, .npz or .npy files. Blocks begin at multiples of `multiple` columns.
-    In a sequence the form that more than half of the rows share is the form; the others are `lost`.
-    `visit` is shown each file that is accepted, open, before its numbers are read.
+    In a sequence the form that more than half of the rows share is the form; the others are `unusable`.
+    `visit` is called with each file that is accepted, open, before its numbers are read.
     """
     if isinstance(rows, (ArrayRows, RecordRows, FileRows, MixedRows)):
         return rows
@@ -53,29 +53,27 @@ def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int, visit: V
     if len(paths) == len(rows):
         return FileRows(list(paths.values()), block_bytes, multiple, visit)
     if 2 * len(paths) < len(rows):
-        strangers = dict.fromkeys(paths, "unlike most rows: it is text or a path, most rows are not")
-        return RecordRows(rows, block_bytes, multiple, strangers)
-    others = {row: class_name(item) for row, item in enumerate(rows) if row not in paths}
-    if len(paths) == len(others):
+        others = dict.fromkeys(paths, "unlike most rows: it is text or a path, most rows are not")
+        return RecordRows(rows, block_bytes, multiple, others)
+    classes = {row: class_name(item) for row, item in enumerate(rows) if row not in paths}
+    if len(paths) == len(classes):
         raise BadRows(
-            f"more than half of the rows must share one form, found {len(paths):,} paths and {len(others):,} "
-            f"others: row {min(paths)} is a path, row {min(others)} a {others[min(others)]}; "
-            "pass all rows in one form."
+            f"more than half of the rows must share one form, found {len(paths):,} paths and "
+            f"{len(classes):,} others: row {min(paths)} is a path, row {min(classes)} a "
+            f"{classes[min(classes)]}; pass all rows in one form."
         )
-    strangers = {
-        row: f"unlike most rows: it is a {name}, most rows are paths" for row, name in others.items()
-    }
+    others = {row: f"unlike most rows: it is a {name}, most rows are paths" for row, name in classes.items()}
     try:
         files = FileRows(list(paths.values()), block_bytes, multiple, visit)
     except BadRows as error:  # which counts the paths alone
         raise BadRows(
             f"{len(paths):,} of {len(rows):,} rows are paths; of the paths alone: {error}"
         ) from error
-    return MixedRows(files, list(paths), strangers)
+    return MixedRows(files, list(paths), others)
 
 
 def as_path(item: Any) -> str | None:
-    """The path that an item is, or None: what a stranger's class answers is no reason to stop."""
+    """The path that an item is, or None: whatever a sender's class raises is no reason to stop."""
     try:
         return os.fsdecode(item) if isinstance(item, (str, bytes, os.PathLike)) else None
     except Exception:

@@ -1,4 +1,4 @@
-"""How rows differ, in words: what was found, what to do."""
+"""How records differ, in words: what was found, what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from randeigen.backend.arrays import dtype_name, kind
-from randeigen.rows.walk import Path, Unreadable, entry, place
+from randeigen.rows.walk import Path, Unreadable, entry, location
 
 Entries: TypeAlias = tuple[tuple[Any, ...], ...]  # of a Record
 Leaf: TypeAlias = tuple[Any, tuple[int, ...], Any]  # home, shape, dtype
@@ -20,8 +20,7 @@ def leaves_of(entries: Entries) -> dict[Path, Leaf]:
 
 def kind_name(dtype: Any) -> str:
     """Floats are cast to each other; integers of another width are another kind."""
-    found = kind(dtype)
-    return found if found == "float" else dtype_name(dtype)
+    return "float" if kind(dtype) == "float" else dtype_name(dtype)
 
 
 def difference(
@@ -43,7 +42,7 @@ def difference(
     if extra is not None:
         return f"{me} has {entry(extra)}, {them} {has} not", MODEL
     path = next(path for path in first if not same(first[path], found[path]))
-    return unlike(first[path], found[path], path, me if row is None else place(row, path), them, has)
+    return unlike(first[path], found[path], path, me if row is None else location(row, path), them, has)
 
 
 def unlike(first: Leaf, found: Leaf, path: Path, where: str, them: str, has: str) -> tuple[str, str]:
@@ -75,4 +74,4 @@ def none_readable(n: int, refused: Mapping[int, Unreadable]) -> str:
     """What to say if no row can be read."""
     row, why = min(refused.items())
     many = "" if n == 1 else f"none of the {n:,} rows can be read: "
-    return f"{many}{place(row, why.path)} {why.reason}; {why.advice}."
+    return f"{many}{location(row, why.path)} {why.reason}; {why.advice}."

@@ -1,4 +1,4 @@
-"""Rows that are files, read block by block. What a file says about itself is evidence, never an exception."""
+"""Rows that are files, read block by block. What a file declares is evidence, never an exception."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import strip_width, strips
+from randeigen.backend.chunking import block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.outcomes import NO_USABLE_FILE, Unusable
+from randeigen.rows.ballots import winner_of
 from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
 from randeigen.rows.formats.headers import FORMATS, Survey
 from randeigen.rows.formats.io import OpenFiles, Stamp, let_clock_pass
 from randeigen.rows.formats.reader import Reader
-from randeigen.rows.layout import Layout, Piece
-from randeigen.rows.output import OutputBuffer, lower_median, majority
+from randeigen.rows.layout import Layout, LeafSlice
+from randeigen.rows.output import OutputBuffer, decide_by_vote
 from randeigen.types import Answer, Block, Weights
 
 Visit = Callable[[int, FileIO, int], None]  # (row, its open file, its size)
 
 
 class FileRows:
-    """n files of one structure, the one most of them share; the others are lost, with the reason.
+    """n files of one structure, the one most of them share; the others are unusable, with the reason.
 
-    `visit` is shown each file that has it, open, before any number is read.
+    `visit` is called with each file that has it, open, before any number is read.
     """
 
     def __init__(
@@ -36,27 +37,31 @@ class FileRows:
     ) -> None:
         self.paths = list(paths)
         self.n: int = len(self.paths)
-        self._lost: dict[int, str] = {}
-        self.lost: Mapping[int, str] = self._lost  # grows when a file fails during a pass
+        self._unusable: dict[int, str] = {}
+        self.unusable: Mapping[int, str] = self._unusable  # grows when a file fails during a pass
         self._budget = block_bytes
         self._multiple = multiple
         self._stamps: list[Stamp | None] = [None] * self.n
         suffix = self._suffix()
         self._single = suffix == ".npy"
         with OpenFiles(self.paths, self._stamps) as handles:
-            survey = Survey(self.paths, handles, FORMATS[suffix], self._lose)
-            self._leaves, self._places = survey.take(row for row in range(self.n) if row not in self._lost)
-            if not self._leaves and len(self._lost) == self.n:
+            survey = Survey(self.paths, handles, FORMATS[suffix], self._refuse)
+            self._leaves, self._offsets = survey.take(
+                row for row in range(self.n) if row not in self._unusable
+            )
+            if not self._leaves and len(self._unusable) == self.n:
                 raise BadRows(
-                    f"none of the {self.n:,} files can be read: row 0 is {self.lost[0]}; "
+                    f"none of the {self.n:,} files can be read: row 0 is {self.unusable[0]}; "
                     "pass files of one model's numbers."
                 )
             let_clock_pass(self._stamps)
             if visit:
-                for row in [row for row in self._places if row not in self._lost]:
+                for row in [row for row in self._offsets if row not in self._unusable]:
                     self._show(visit, row, handles)
-        self._lost |= {row: self._lost.pop(row) for row in sorted(self._lost)}  # in the order of rows
-        self._known = set(self._lost)
+        self._unusable |= {
+            row: self._unusable.pop(row) for row in sorted(self._unusable)
+        }  # in the order of rows
+        self._known = set(self._unusable)
         self._averaged = [k for k, (_, code, _) in enumerate(self._leaves) if is_float(code)]
         self._layout = Layout([self._leaves[k][2] for k in self._averaged])
         self.d: int = self._layout.d
@@ -64,23 +69,23 @@ class FileRows:
         self._carried: dict[int, NDArray[Any]] | None = None
         self.dtypes: dict[str, str] = {name: code for name, code, _ in self._leaves}
         if not self.d:
-            example = self.paths[next(iter(self._places))]
+            example = self.paths[next(iter(self._offsets))]
             raise BadRows(f"{example} holds no floating-point numbers; pass files of float arrays.")
         wide = any(storage(self._leaves[k][1]).itemsize >= 8 for k in self._averaged)
         self._work = np.dtype(np.float64 if wide else np.float32)
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
-        """Strips read into one buffer; lost rows are NaN."""
+        """Blocks read into one buffer; unusable rows are NaN."""
         shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
-        buffer = np.empty((self.n, strip_width(*shape)), self._work)
-        self._known = set(self._lost)
+        buffer = np.empty((self.n, block_width(*shape)), self._work)
+        self._known = set(self._unusable)
         with self._reader() as reader:
             self._read_carried(reader)
-            for columns in strips(*shape):
+            for columns in block_columns(*shape):
                 block = buffer[:, : columns.stop - columns.start]
-                pieces = self._layout.pieces(columns)
+                slices = self._layout.leaf_slices(columns)
                 for row in range(self.n):
-                    self._fill(reader, row, block[row], pieces)
+                    self._fill(reader, row, block[row], slices)
                 yield columns, block
 
     def answer(self) -> Answer:
@@ -91,70 +96,73 @@ class FileRows:
             if is_float(code)
         }
 
-        def settle(weights: Weights) -> Any:
+        def finish(weights: Weights) -> Any:
             values = averaged | self._carry(weights)
             if self._single:
                 return values[0]
             return {name: values[k] for k, (name, _, _) in enumerate(self._leaves)}
 
-        return OutputBuffer(self._layout, list(averaged.values()), settle)
+        return OutputBuffer(self._layout, list(averaged.values()), finish)
 
     def changed(self) -> list[int]:
         """Rows whose file is not the one that was opened, or that failed since the latest pass began."""
-        found = {row for row in self._lost if row not in self._known}
-        for row in self._places.keys() - self._known:  # of the others nothing was used
+        changed = {row for row in self._unusable if row not in self._known}
+        for row in self._offsets.keys() - self._known:  # of the others nothing was used
             try:
                 if Stamp.of(os.stat(self.paths[row])) != self._stamps[row]:
-                    found.add(row)
+                    changed.add(row)
             except OSError:
-                found.add(row)
-        return sorted(found)
+                changed.add(row)
+        return sorted(changed)
 
     def carried(self, weights: Weights) -> dict[str, NDArray[Any]]:
-        """Integers and bools by name, settled by the rows that have weight and can be read."""
+        """Integers and bools by name, decided by the rows that have weight and can be read."""
         return {self._leaves[k][0]: values for k, values in self._carry(weights).items()}
 
     def _reader(self) -> Reader:
-        return Reader(self.paths, self._stamps, self._places, self._leaves)
+        return Reader(self.paths, self._stamps, self._offsets, self._leaves)
 
     def _suffix(self) -> str:
-        """The suffix most files have; those of another are lost."""
+        """The suffix most files have; files with another are unusable."""
         suffixes = [suffix_of(path) for path in self.paths]
-        most, count = Counter(suffixes).most_common(1)[0]
-        if 2 * count <= self.n or most not in FORMATS:
-            for row, suffix in enumerate(suffixes):
-                if suffix not in FORMATS:
-                    path, known = shown(self.paths[row]), ", ".join(FORMATS)
-                    raise BadRows(f"row {row}, {path}, is no file we read; pass paths that end in {known}.")
-                if suffix != suffixes[0]:
-                    raise BadRows(
-                        f"row {row} is a {suffix} file, row 0 a {suffixes[0]} file; pass one format."
-                    )
+        most = winner_of(Counter(suffixes), self.n)
+        if most is None or most not in FORMATS:
+            raise BadRows(self._no_format(suffixes))
         for row, suffix in enumerate(suffixes):
             if suffix != most:
-                self._lose(row, f"is a {quoted(suffix)} file, most are {most} files")
+                self._refuse(row, f"is a {quoted(suffix)} file, most are {most} files")
         return most
+
+    def _no_format(self, suffixes: Sequence[str]) -> str:
+        """The first file of a format that is not read, or not that of the first."""
+        for row, suffix in enumerate(suffixes):
+            if suffix not in FORMATS:
+                path, known = shown(self.paths[row]), ", ".join(FORMATS)
+                return f"row {row}, {path}, is no file we read; pass paths that end in {known}."
+            if suffix != suffixes[0]:
+                return f"row {row} is a {suffix} file, row 0 a {suffixes[0]} file; pass one format."
+        raise AssertionError("all files have one format that is read")
 
     def _show(self, visit: Visit, row: int, handles: OpenFiles) -> None:
         try:
             stamp = self._stamps[row]
             visit(row, handles[row], stamp.size if stamp else 0)
         except UnreadableFile as reason:
-            self._lose(row, reason)
+            self._refuse(row, reason)
 
-    def _fill(self, reader: Reader, row: int, line: NDArray[Any], pieces: Sequence[Piece]) -> None:
-        """One row's part of a block; all NaN once the file is lost."""
+    def _fill(self, reader: Reader, row: int, line: NDArray[Any], slices: Sequence[LeafSlice]) -> None:
+        """One row of a block; all NaN once the file is unusable."""
         try:
-            for piece in pieces if row not in self.lost else ():
-                leaf = self._averaged[piece.leaf]
-                reader.floats(row, leaf, piece.start, piece.stop, line[piece.columns])
+            for entries in slices if row not in self.unusable else ():
+                leaf = self._averaged[entries.leaf]
+                reader.floats(row, leaf, entries.start, entries.stop, line[entries.columns])
         except UnreadableFile as reason:
-            self._lose(row, reason)
-        if row in self.lost:
+            self._refuse(row, reason)
+        if row in self.unusable:
             line.fill(np.nan)
 
-    def _lose(self, row: int, reason: UnreadableFile | str) -> None:
-        self._lost[row] = Unusable(NO_USABLE_FILE, str(reason), shown(self.paths[row]))
+    def _refuse(self, row: int, reason: UnreadableFile | str) -> None:
+        self._unusable[row] = Unusable(NO_USABLE_FILE, str(reason), shown(self.paths[row]))
 
     def _read_carried(self, reader: Reader) -> None:
         """Integers are few as a rule: read along with the first pass, they need no opening of their own."""
@@ -165,44 +173,42 @@ class FileRows:
         }
         if self._carried is not None or not sizes or 8 * self.n * sum(sizes.values()) > self._budget // 8:
             return
-        found = {k: np.zeros((self.n, size), storage(self._leaves[k][1])) for k, size in sizes.items()}
-        for row in self._places:
+        carried = {k: np.zeros((self.n, size), storage(self._leaves[k][1])) for k, size in sizes.items()}
+        for row in self._offsets:
             try:
-                for k, size in sizes.items() if row not in self.lost else ():
-                    found[k][row] = reader.stored(row, k, 0, size)
+                for k, size in sizes.items() if row not in self.unusable else ():
+                    carried[k][row] = reader.stored(row, k, 0, size)
             except UnreadableFile as reason:
-                self._lose(row, reason)
-        self._carried = found
+                self._refuse(row, reason)
+        self._carried = carried
 
     def _carry(self, weights: Weights) -> dict[int, NDArray[Any]]:
-        """Integers and bools by leaf, settled by the rows that have weight and can still be read."""
+        """Integers and bools by leaf, decided by the rows that have weight and can still be read."""
         carried: dict[int, NDArray[Any]] = {}
         with self._reader() as reader:
             for k, (_, code, shape) in enumerate(self._leaves):
                 if not is_float(code):
                     out = np.zeros(shape, storage(code))
-                    self._settle_leaf(reader, k, out.reshape(-1), weights)
+                    self._decide_leaf(reader, k, out.reshape(-1), weights)
                     carried[k] = out
         return carried
 
-    def _settle_leaf(self, reader: Reader, k: int, out: NDArray[Any], weights: Weights) -> None:
-        rule = majority if out.dtype.kind == "b" else lower_median
-        rows = [row for row in np.flatnonzero(weights > 0).tolist() if row not in self.lost]
-        if not rows or not len(out):
-            return
-        if self._carried is not None:
-            out[:] = rule(self._carried[k][rows], weights[rows])
-            return
-        for columns in strips(len(out), len(rows), 8, self._budget // 8):
-            read = {}
-            for row in rows:
+    def _decide_leaf(self, reader: Reader, k: int, out: NDArray[Any], weights: Weights) -> None:
+        voters = [row for row in np.flatnonzero(weights > 0).tolist() if row not in self.unusable]
+
+        def read(columns: slice) -> tuple[NDArray[Any], Weights]:
+            if self._carried is not None:
+                return self._carried[k][voters, columns], weights[voters]
+            values = {}
+            for row in voters:
                 try:
-                    if row not in self.lost:
-                        read[row] = reader.stored(row, k, columns.start, columns.stop)
+                    if row not in self.unusable:
+                        values[row] = reader.stored(row, k, columns.start, columns.stop)
                 except UnreadableFile as reason:
-                    self._lose(row, reason)
-            if read:
-                out[columns] = rule(np.stack(list(read.values())), weights[list(read)])
+                    self._refuse(row, reason)
+            return np.array(list(values.values())), weights[list(values)]
+
+        decide_by_vote(out, len(voters), self._budget // 8, read)
 
 
 def suffix_of(path: str) -> str:

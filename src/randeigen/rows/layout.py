@@ -1,4 +1,4 @@
-"""Columns, and where they lie: leaves laid end to end, cut into strips."""
+"""Which columns of a row belong to which leaf: leaves are laid end to end."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from itertools import accumulate
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
-    """Where a strip of columns meets one leaf."""
+class LeafSlice(NamedTuple):
+    """The entries of one leaf that lie in a block."""
 
     leaf: int
-    start: int  # first and last entry of the leaf, in C order
-    stop: int
-    at: int  # its first column within the strip
+    start: int  # the first entry of the leaf, in C order
+    stop: int  # one past the last
+    at: int  # its first column within the block
 
     @property
     def columns(self) -> slice:
-        """Its columns within the strip."""
+        """Its columns within the block."""
         return slice(self.at, self.at + self.stop - self.start)
 
 
@@ -30,14 +30,14 @@ class Layout:
         self._ends = list(accumulate(math.prod(shape) for shape in shapes))
         self.d = self._ends[-1] if self._ends else 0
 
-    def pieces(self, columns: slice) -> list[Piece]:
-        """The leaves a strip runs through, in order."""
-        found, column = [], columns.start
+    def leaf_slices(self, columns: slice) -> list[LeafSlice]:
+        """The leaves that a block of these columns runs through, in order."""
+        slices, column = [], columns.start
         leaf = bisect_right(self._ends, column)
         while column < columns.stop:
             begin = self._ends[leaf - 1] if leaf else 0
             stop = min(self._ends[leaf], columns.stop)
             if stop > column:
-                found.append(Piece(leaf, column - begin, stop - begin, column - columns.start))
+                slices.append(LeafSlice(leaf, column - begin, stop - begin, column - columns.start))
             column, leaf = stop, leaf + 1
-        return found
+        return slices

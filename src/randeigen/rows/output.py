@@ -1,4 +1,4 @@
-"""Where the second pass writes: the answer in the caller's form; integers and bools are settled by vote."""
+"""Where the second pass writes: the answer in the caller's form; integers and bools are decided by vote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import apart, copy, in_memory, largest_number
+from randeigen.backend.arrays import apart, as_writable_array, copy, kind, largest_number
+from randeigen.backend.chunking import block_columns
 from randeigen.rows.layout import Layout
 from randeigen.types import Weights
 
@@ -20,16 +21,17 @@ HALF_OF_WEIGHT = 0.5 * (1 - 1e-9)
 class OutputBuffer:
     """The answer while it is being written, column by column, into leaves of its own."""
 
-    def __init__(self, layout: Layout, leaves: Sequence[Any], settle: Callable[[Weights], Any]) -> None:
+    def __init__(self, layout: Layout, leaves: Sequence[Any], finish: Callable[[Weights], Any]) -> None:
         self._layout = layout
-        self._flat = [in_memory(leaf).reshape(-1) for leaf in leaves]
-        self._settle = settle
+        self._flat = [as_writable_array(leaf).reshape(-1) for leaf in leaves]
+        self._finish = finish
 
     def write(self, columns: slice, values: Any) -> float:
         """Store the answer for some columns, cast to each leaf's dtype; how far that moved them."""
         moved = 0.0
-        for piece in self._layout.pieces(columns):
-            stored, given = self._flat[piece.leaf][piece.start : piece.stop], values[piece.columns]
+        for entries in self._layout.leaf_slices(columns):
+            stored = self._flat[entries.leaf][entries.start : entries.stop]
+            given = values[entries.columns]
             copy(stored, given)
             if stored.dtype != given.dtype:
                 here = apart(stored, given)
@@ -42,26 +44,39 @@ class OutputBuffer:
 
     def place(self, columns: slice, like: Any) -> Any:
         """The answer's own memory for these columns, or None if it does not hold numbers like these."""
-        pieces = self._layout.pieces(columns)
-        leaf = self._flat[pieces[0].leaf]
-        return (
-            leaf[pieces[0].start : pieces[0].stop] if len(pieces) == 1 and leaf.dtype == like.dtype else None
-        )
+        first, *others = self._layout.leaf_slices(columns)
+        leaf = self._flat[first.leaf]
+        return leaf[first.start : first.stop] if not others and leaf.dtype == like.dtype else None
 
     def finish(self, weights: Weights) -> Any:
-        """The caller's form; `weights` settle integers and bools."""
-        return self._settle(np.asarray(weights, np.float64))
+        """The answer in the caller's form; `weights` decide integers and bools."""
+        return self._finish(np.asarray(weights, np.float64))
+
+
+def decide_by_vote(
+    out: Any, voters: int, budget: int, read: Callable[[slice], tuple[NDArray[Any], Weights]]
+) -> None:
+    """Fill a flat integer or bool leaf with what the rows' weights decide, some columns at a time.
+
+    `read(columns)` gives the (m, b) values of at most `voters` rows and their weights; columns of which no
+    row can be read any more keep what they hold.
+    """
+    decide = majority if kind(out.dtype) == "bool" else lower_median
+    for columns in block_columns(len(out), voters, 8, budget) if len(out) and voters else ():
+        values, weights = read(columns)
+        if len(values):
+            copy(out[columns], decide(values, weights))
 
 
 def lower_median(values: NDArray[Any], weights: Weights) -> NDArray[Any]:
     """Per column of (m, b) integers, the least value that half the weight does not exceed."""
     order = np.argsort(values, axis=0, kind="stable")
-    mass = np.cumsum(weights[order], axis=0)
-    index = (mass >= HALF_OF_WEIGHT * weights.sum()).argmax(axis=0)
+    below = np.cumsum(weights[order], axis=0)
+    index = (below >= HALF_OF_WEIGHT * weights.sum()).argmax(axis=0)
     chosen = np.take_along_axis(order, index[None], axis=0)
     return np.asarray(np.take_along_axis(values, chosen, axis=0)[0])
 
 
 def majority(values: NDArray[Any], weights: Weights) -> NDArray[np.bool_]:
-    """Per column of (m, b) bools, what more than half the weight says; False in a tie."""
+    """Per column of (m, b) bools, whether more than half the weight is True; False in a tie."""
     return np.asarray(weights @ (values == 0) < HALF_OF_WEIGHT * weights.sum())

@@ -1,4 +1,4 @@
-"""Rows made of leaves: vectors, state_dicts, lists of arrays. Matched by name, read strip by strip."""
+"""Rows made of leaves: vectors, state_dicts, lists of arrays. Matched by name, read block by block."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_array, copy, dtype_name, empty, flat, gather, kind, on_host, working
-from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, strip_width, strips
+from randeigen.backend.arrays import as_array, dtype_name, empty, flat, gather, kind, on_host, working
+from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
 from randeigen.rows.layout import Layout
-from randeigen.rows.output import OutputBuffer, lower_median, majority
+from randeigen.rows.output import OutputBuffer, decide_by_vote
 from randeigen.rows.vote import elect
 from randeigen.rows.walk import Foreign, Path, entry
 from randeigen.types import Answer, Block, Weights
 
 
 class RecordRows:
-    """n records with the same leaves; floats are averaged, integers and bools carried.
+    """n records with the same leaves; floats are averaged, integers and bools decided by vote.
 
     The form that more than half of the readable rows share is the form. It is made of the names of the
     leaves and, of each, the library (numpy or torch), the device, the shape, and whether it holds floats,
-    bools or which integers. Rows of another form are `lost`, with the reason, and NaN in every block.
+    bools or which integers. Rows of another form are `unusable`, with the reason, and NaN in every block.
     Floats of any width are the same form and are cast: the dtype that most rows have, leaf by leaf, is that
     of the answer. Containers, and the order of their keys, are those that most rows of the form have.
     """
@@ -36,23 +36,25 @@ class RecordRows:
         records: Sequence[Any],
         block_bytes: int,
         multiple: int = 1,
-        strangers: Mapping[int, str] | None = None,
+        others: Mapping[int, str] | None = None,
     ) -> None:
-        elected = elect(records, strangers or {})
+        elected = elect(records, others or {})
         self._entries, self._metadata = elected.entries, elected.metadata
         leaves = leaves_of(elected.entries)
-        kinds = [kind(dtype) for _, _, dtype in leaves.values()]
-        self._averaged = [k for k, found in enumerate(kinds) if found == "float"]
-        self._carried = [k for k, found in enumerate(kinds) if found != "float"]
+        is_float = [kind(dtype) == "float" for _, _, dtype in leaves.values()]
+        self._averaged = [k for k, averaged in enumerate(is_float) if averaged]
+        self._carried = [k for k, averaged in enumerate(is_float) if not averaged]
         self._shapes = [tuple(shape) for _, shape, _ in leaves.values()]
         self._layout = Layout([self._shapes[k] for k in self._averaged])
         self._rows = elected.rows
         self.n: int = len(records)
         self.d: int = self._layout.d
-        self.lost: Mapping[int, str] = elected.lost
+        self.unusable: Mapping[int, str] = elected.unusable
         self.carries = bool(self._carried)
         if not self._rows:
-            raise BadRows(f"no row can be read: row 0 is {self.lost[0]}; pass arrays or tensors of floats.")
+            raise BadRows(
+                f"no row can be read: row 0 is {self.unusable[0]}; pass arrays or tensors of floats."
+            )
         first = min(self._rows)
         if not self.d:
             raise BadRows(without_floats(first, leaves))
@@ -64,18 +66,18 @@ class RecordRows:
         self._multiple = multiple
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
-        """Strips copied into one buffer, across as many leaves as fit."""
+        """Blocks copied into one buffer, across as many leaves as fit."""
         shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
-        buffer = empty((self.n, strip_width(*shape)), self._work, self._like)
-        alive, gone = list(self._rows), list(self.lost)
-        if gone:
-            buffer[gone] = math.nan
-        for columns in strips(*shape):
+        buffer = empty((self.n, block_width(*shape)), self._work, self._like)
+        usable, unusable = list(self._rows), list(self.unusable)
+        if unusable:
+            buffer[unusable] = math.nan
+        for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
-            for piece in self._layout.pieces(columns):
-                leaf = self._averaged[piece.leaf]
-                parts = [flat(row[leaf], piece.start, piece.stop) for row in self._rows.values()]
-                gather(block[:, piece.columns], alive, parts)
+            for entries in self._layout.leaf_slices(columns):
+                leaf = self._averaged[entries.leaf]
+                values = [flat(row[leaf], entries.start, entries.stop) for row in self._rows.values()]
+                gather(block[:, entries.columns], usable, values)
             yield columns, block
 
     def answer(self) -> Answer:
@@ -85,25 +87,29 @@ class RecordRows:
             for k, dtype in zip(self._averaged, self._dtypes, strict=True)
         ]
 
-        def settle(weights: Weights) -> Any:
+        def finish(weights: Weights) -> Any:
             values = dict(zip(self._averaged, leaves, strict=True))
             values.update((k, self._carry(k, weights)) for k in self._carried)
-            found = [self._metadata[row] for row in self._rows if weights[row] > 0]
-            return rebuilt(self._entries, iter([values[k] for k in range(len(values))]), found)
+            metadata = [self._metadata[row] for row in self._rows if weights[row] > 0]
+            return rebuilt(self._entries, iter([values[k] for k in range(len(values))]), metadata)
 
-        return OutputBuffer(self._layout, leaves, settle)
+        return OutputBuffer(self._layout, leaves, finish)
+
+    def changed(self) -> Sequence[int]:
+        """None: nobody but the caller can write to them."""
+        return ()
 
     def _carry(self, k: int, weights: Weights) -> Any:
-        """One integer or bool leaf, settled by the rows that have weight."""
-        alive = [row for row in self._rows if weights[row] > 0]
-        rows = [self._rows[row][k] for row in alive]
-        rule = majority if kind(rows[0].dtype) == "bool" else lower_median
-        out = empty(tuple(rows[0].shape), rows[0].dtype, rows[0])
-        line = out.reshape(-1)
-        for columns in strips(len(line), len(rows), 8, self._budget // 8) if len(line) else ():
-            parts = [flat(row, columns.start, columns.stop) for row in rows]
-            values = np.stack([as_array(part) for part in parts])
-            copy(line[columns], rule(values, weights[alive]))
+        """One integer or bool leaf, decided by the rows that have weight."""
+        voters = [row for row in self._rows if weights[row] > 0]
+        leaves = [self._rows[row][k] for row in voters]
+        out = empty(tuple(leaves[0].shape), leaves[0].dtype, leaves[0])
+
+        def read(columns: slice) -> tuple[Any, Weights]:
+            values = [as_array(flat(leaf, columns.start, columns.stop)) for leaf in leaves]
+            return np.stack(values), weights[voters]
+
+        decide_by_vote(out.reshape(-1), len(voters), self._budget // 8, read)
         return out
 
 
@@ -131,25 +137,25 @@ def rebuilt(
     entries: Entries, values: Iterator[Any], metadata: Sequence[Mapping[Path, Mapping[Any, Any]]]
 ) -> Any:
     """A record with these containers and names, and these leaves in order."""
-    made: dict[Path, Any] = {}
+    built: dict[Path, Any] = {}
     for found in entries:
         path = found[0]
         if len(found) > 2:
-            made[path] = next(values)
+            built[path] = next(values)
         else:
-            made[path] = {"dict": dict, "ordered dict": OrderedDict}.get(found[1], list)()
+            built[path] = {"dict": dict, "ordered dict": OrderedDict}.get(found[1], list)()
         if path:
-            put(made[path[:-1]], path[-1], made[path])
+            put(built[path[:-1]], path[-1], built[path])
         if found[1:] == ("ordered dict",):
             versions = shared([row[path] for row in metadata if path in row], len(metadata))
             if versions is not None:
-                made[path]._metadata = versions.copy()  # for load_state_dict
-    for found in reversed(entries):  # what holds a tuple is made before it, and told of it here
+                built[path]._metadata = versions.copy()  # for load_state_dict
+    for found in reversed(entries):  # what holds a tuple was built before it, and gets it here
         if found[1:] == ("tuple",):
-            made[found[0]] = tuple(made[found[0]])
+            built[found[0]] = tuple(built[found[0]])
             if found[0]:
-                put(made[found[0][:-1]], found[0][-1], made[found[0]])
-    return made[()]
+                put(built[found[0][:-1]], found[0][-1], built[found[0]])
+    return built[()]
 
 
 def put(container: Any, key: Any, value: Any) -> None:

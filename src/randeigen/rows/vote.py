@@ -1,4 +1,4 @@
-"""The form most rows share: no one sender can set it, not even the first. Other rows get a reason."""
+"""The form that most records share: no one sender can set it, not even the first. Other rows get a reason."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from randeigen.backend.arrays import wider
 from randeigen.errors import BadRows
+from randeigen.rows.ballots import winner_of
 from randeigen.rows.differences import Entries, difference, kind_name, leaves_of, none_readable, unreadable
 from randeigen.rows.walk import Path, Record, Unreadable, class_name, entry, numbers_of, walk
 
@@ -22,7 +23,7 @@ MAX_ENTRIES = 2**20  # entries that no row may exceed
 class Reading:
     """All rows as far as they were read."""
 
-    found: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, Record] = field(default_factory=dict)
     alike: dict[Entries, list[int]] = field(default_factory=dict)  # rows by what they hold
     refused: dict[int, Unreadable] = field(default_factory=dict)
     endless: list[int] = field(default_factory=list)  # rows with more entries than `limit`
@@ -37,48 +38,48 @@ class Elected:
     dtypes: Sequence[Any]  # by leaf, those that most rows have
     rows: Mapping[int, Sequence[Any]]  # leaves in that order, of the rows that have the form
     metadata: Mapping[int, Mapping[Path, Mapping[Any, Any]]]
-    lost: Mapping[int, str]
+    unusable: Mapping[int, str]
 
 
-def elect(records: Sequence[Any], strangers: Mapping[int, str]) -> Elected:
+def elect(records: Sequence[Any], others: Mapping[int, str]) -> Elected:
     """The form of more than half of the rows that can be read; BadRows if there is none.
 
     A form is the names of the leaves and, of each, the library, the device, the shape and whether it holds
-    floats, bools or which integers. `strangers` are rows already known to be something else.
+    floats, bools or which integers. `others` are rows already known to be something else.
     """
-    reading = read_all(records, strangers)
+    reading = read_all(records, others)
     alike = reading.alike
     forms = {entries: form_of(entries) for entries in alike}
-    votes: Counter[Form] = Counter()
+    ballots: Counter[Form] = Counter()
     for entries, rows in alike.items():
-        votes[forms[entries]] += len(rows)
-    voters = votes.total() + len(reading.endless) + len(strangers)
+        ballots[forms[entries]] += len(rows)
+    voters = ballots.total() + len(reading.endless) + len(others)
     if not voters:
         raise BadRows(none_readable(len(records), reading.refused))
-    winner, count = votes.most_common(1)[0] if votes else (None, 0)
-    if 2 * count <= voters:
-        first = {form: next(entries for entries in alike if forms[entries] == form) for form in votes}
-        raise BadRows(no_majority(votes, first, reading, strangers))
+    winner = winner_of(ballots, voters)
+    if winner is None:
+        first = {form: next(entries for entries in alike if forms[entries] == form) for form in ballots}
+        raise BadRows(no_majority(ballots, first, reading, others))
     members = {entries: rows for entries, rows in alike.items() if forms[entries] == winner}
     template = most_usual(members)
-    lost = dict(strangers) | {row: unreadable(why) for row, why in reading.refused.items()}
-    much = f"it was given up after {reading.limit:,} entries, most rows have {len(leaves_of(template)):,}"
-    lost |= dict.fromkeys(reading.endless, f"unlike most rows: {much}")
+    unusable = dict(others) | {row: unreadable(why) for row, why in reading.refused.items()}
+    given_up = f"it was given up after {reading.limit:,} entries, most rows have {len(leaves_of(template)):,}"
+    unusable |= dict.fromkeys(reading.endless, f"unlike most rows: {given_up}")
     for entries, rows in alike.items():
         if entries not in members:
             how, _ = difference(leaves_of(template), leaves_of(entries), None, None)
-            lost |= dict.fromkeys(rows, f"unlike most rows: {how}")
-    found = ordered(members, template, reading, lost)
-    metadata = {row: reading.found[row].metadata for row in found}
-    return Elected(template, dtypes_of(members, template), found, metadata, dict(sorted(lost.items())))
+            unusable |= dict.fromkeys(rows, f"unlike most rows: {how}")
+    leaves = ordered(members, template, reading, unusable)
+    metadata = {row: reading.records[row].metadata for row in leaves}
+    return Elected(template, dtypes_of(members, template), leaves, metadata, dict(sorted(unusable.items())))
 
 
-def read_all(records: Sequence[Any], strangers: Mapping[int, str]) -> Reading:
-    """Every row, but none for much longer than most others: a row can be made to go on for ever."""
+def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:
+    """Every row, but none for much longer than most others: a sender can make a row that never ends."""
     reading = Reading()
     open_rows: dict[int, tuple[Record, Iterator[None]]] = {}
     for row, record in enumerate(records):
-        if row not in strangers:
+        if row not in others:
             found = Record()
             open_rows[row] = found, walk(record, found)
     step = FIRST_ENTRIES
@@ -91,12 +92,12 @@ def read_all(records: Sequence[Any], strangers: Mapping[int, str]) -> Reading:
             except Unreadable as why:
                 reading.refused[row] = why
                 del open_rows[row]
-            except Exception as error:  # a stranger's class may do anything when it is asked for its contents
+            except Exception as error:  # a sender's class may do anything when it is read
                 reading.refused[row] = Unreadable(
                     f"raised a {class_name(error)} when it was read", "pass arrays or tensors of floats"
                 )
                 del open_rows[row]
-        if len(open_rows) <= len(reading.found) or reading.limit >= MAX_ENTRIES:
+        if len(open_rows) <= len(reading.records) or reading.limit >= MAX_ENTRIES:
             break
         step = reading.limit
         reading.limit *= 2
@@ -114,7 +115,7 @@ def advanced(steps: Iterator[None], most: int) -> bool:
 
 
 def join(reading: Reading, row: int, found: Record) -> None:
-    """Put a row to those it is like. One without a leaf, or with a name used twice, is refused."""
+    """Group a row with those of equal entries; one without a leaf, or with a name twice, is unreadable."""
     entries = tuple(found.entries)
     if entries not in reading.alike:
         paths = [entry[0] for entry in entries if len(entry) > 2]
@@ -125,8 +126,8 @@ def join(reading: Reading, row: int, found: Record) -> None:
             raise Unreadable(f"has {entry(twice)} twice", "give every array a name of its own")
         reading.alike[entries] = []
     reading.alike[entries].append(row)
-    found.entries = []  # a hundred thousand small things that would stay, all the same
-    reading.found[row] = found
+    found.entries = []  # every row of this form would hold an equal copy
+    reading.records[row] = found
 
 
 def form_of(entries: Entries) -> Form:
@@ -168,7 +169,7 @@ def dtypes_of(members: Mapping[Entries, Sequence[int]], template: Entries) -> li
 
 
 def ordered(
-    members: Mapping[Entries, Sequence[int]], template: Entries, reading: Reading, lost: dict[int, str]
+    members: Mapping[Entries, Sequence[int]], template: Entries, reading: Reading, unusable: dict[int, str]
 ) -> dict[int, list[Any]]:
     """The leaves of every row of the form in the template's order, lists of numbers converted."""
     paths, found = list(leaves_of(template)), {}
@@ -177,29 +178,31 @@ def ordered(
         order = [at[path] for path in paths]
         straight = order == sorted(order)
         for row in rows:
-            leaves = reading.found[row].leaves
+            leaves = reading.records[row].leaves
             try:
                 leaves = [numbers_of(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
             except Exception as error:
-                lost[row] = f"unreadable: it holds numbers that are none ({class_name(error)})"
+                unusable[row] = f"unreadable: it holds numbers that are none ({class_name(error)})"
                 continue
             found[row] = leaves if straight else [leaves[k] for k in order]
     return dict(sorted(found.items()))
 
 
 def no_majority(
-    votes: Counter[Form], first: Mapping[Form, Entries], reading: Reading, strangers: Mapping[int, str]
+    ballots: Counter[Form], first: Mapping[Form, Entries], reading: Reading, others: Mapping[int, str]
 ) -> str:
     """What to say if no form is that of more than half of the rows."""
-    leading = [first[form] for form, _ in votes.most_common(4)]
+    leading = [first[form] for form, _ in ballots.most_common(4)]
     rows = [reading.alike[entries][0] for entries in leading]
-    groups = [f"{count:,} like row {row}" for (_, count), row in zip(votes.most_common(4), rows, strict=True)]
-    if len(votes) > 4:
-        groups.append(f"{len(votes) - 4:,} more forms")
+    groups = [
+        f"{count:,} like row {row}" for (_, count), row in zip(ballots.most_common(4), rows, strict=True)
+    ]
+    if len(ballots) > 4:
+        groups.append(f"{len(ballots) - 4:,} more forms")
     if reading.endless:
         groups.append(f"{len(reading.endless):,} with more than {reading.limit:,} entries")
-    if strangers:
-        groups.append(f"{len(strangers):,} that are text or paths, as row {min(strangers)}")
+    if others:
+        groups.append(f"{len(others):,} that are text or paths, as row {min(others)}")
     how, advice = "", "pass all rows in one form"
     if len(leading) > 1:
         text, advice = difference(leaves_of(leading[0]), leaves_of(leading[1]), rows[1], rows[0])

@@ -1,4 +1,4 @@
-"""One row read as leaves: every array in it, with the way to it. Whatever is wrong with a row is a reason."""
+"""One row read as leaves: every array in it, with its path. Whatever is wrong with a row is a reason."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from randeigen.backend.arrays import is_tensor, plain, unfit
 from randeigen.rows.formats import quote
 
 Path: TypeAlias = tuple[Any, ...]  # keys and indices from the record down to the leaf
-NUMBERS = 1024  # plain numbers that take about as long to look at as one array
-MAX_DEPTH = 8  # deeper than any model's records; ends those that contain themselves
+NUMBERS_PER_STEP = 1024  # plain numbers that take about as long to look at as one array
+MAX_DEPTH = 8  # levels: deeper than any model's records; ends those that contain themselves
 FLOAT64 = np.dtype(np.float64)
 NO_LEAF = (type(None), str, bytes)
 
@@ -35,7 +35,7 @@ class Foreign(tuple[int, Any]):
 
 
 class Record:
-    """What one row holds, in the order in which it was met.
+    """What one row holds, in the order in which it was read.
 
     `entries` has (path, container) for every dict, list and tuple, and (path, home, shape, dtype) for every
     leaf; home is the device of a tensor, None for numpy. Two rows with equal entries are alike in everything
@@ -67,7 +67,7 @@ class Record:
 
 
 def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
-    """Fill `found`, one entry per step, so that a row without end can be left in the middle."""
+    """Fill `found`, one entry per step, so that a row that never ends can be given up."""
     if len(path) > MAX_DEPTH:
         raise Unreadable(f"is nested deeper than {MAX_DEPTH} levels", "pass flat records", path[:2])
     children: Iterator[tuple[Any, Any]]
@@ -82,7 +82,7 @@ def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
         record = record if type(record) is base else base(base.__iter__(record))  # past a subclass's methods
         if holds_numbers(record, path):
             found.add(path, record)
-            yield from repeat(None, len(record) // NUMBERS)
+            yield from repeat(None, len(record) // NUMBERS_PER_STEP)
             return
         found.entries.append((path, base.__name__))
         children = enumerate(record)
@@ -99,7 +99,7 @@ def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
 
 
 def plain_key(key: Any) -> Any:
-    """A key that compares as the built-in type it is made of, without a stranger's methods."""
+    """A key that compares as the built-in type it is made of, without calling a sender's methods."""
     if type(key) is str or key is None:
         return key
     if isinstance(key, str):
@@ -156,6 +156,6 @@ def entry(path: Path) -> str:
     return f"entry {quote('.'.join(parts))}" if path else "vector"
 
 
-def place(row: int, path: Path) -> str:
+def location(row: int, path: Path) -> str:
     """Row and leaf, in a message."""
     return f"row {row}, {entry(path)}," if path else f"row {row}"

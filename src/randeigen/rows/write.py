@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import dtype_name, is_tensor
-from randeigen.errors import BadRows
+from randeigen.errors import BadParameter, BadRows
 from randeigen.rows.formats import CODES, code_of, storage
 
 Path = str | os.PathLike[str]
@@ -25,7 +25,7 @@ Path = str | os.PathLike[str]
 def write_answer(path: Path, answer: Any, dtypes: Mapping[str, str] | None = None) -> None:
     """Write an array, a list of arrays or a mapping of them to .safetensors, .npz or .npy.
 
-    `dtypes` (see `Files.dtypes`) names the arrays to store as BF16, which only safetensors can hold.
+    `dtypes` (see `FileRows.dtypes`) names the arrays to store as BF16, which only safetensors can hold.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix == ".npy":
@@ -34,11 +34,13 @@ def write_answer(path: Path, answer: Any, dtypes: Mapping[str, str] | None = Non
         write_npz(path, named(answer))
     elif suffix == ".safetensors":
         tensors = named(answer)
-        narrow = {name for name, leaf in tensors.items() if dtype_name(leaf.dtype) == "bfloat16"}
-        narrow |= {name for name, code in (dtypes or {}).items() if code == "BF16"}
-        write_safetensors(path, tensors, {name: "BF16" for name in tensors if name in narrow})
+        bfloat16 = {name for name, leaf in tensors.items() if dtype_name(leaf.dtype) == "bfloat16"}
+        bfloat16 |= {name for name, code in (dtypes or {}).items() if code == "BF16"}
+        write_safetensors(path, tensors, {name: "BF16" for name in tensors if name in bfloat16})
     else:
-        raise BadRows(f"cannot write {os.fspath(path)}; give a path that ends in .safetensors, .npz or .npy.")
+        raise BadParameter(
+            f"cannot write {os.fspath(path)}; give a path that ends in .safetensors, .npz or .npy."
+        )
 
 
 def named(answer: Any) -> dict[str, Any]:
@@ -47,16 +49,16 @@ def named(answer: Any) -> dict[str, Any]:
         answer = {f"arr_{index}": leaf for index, leaf in enumerate(answer)}
     if not isinstance(answer, Mapping):
         return {"arr_0": answer}
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for name, leaf in answer.items():
         if isinstance(leaf, (Mapping, list, tuple)):
-            found.update((f"{name}.{inner}", value) for inner, value in named(leaf).items())
+            arrays.update((f"{name}.{inner}", value) for inner, value in named(leaf).items())
         else:
-            found[str(name)] = leaf
-    return found
+            arrays[str(name)] = leaf
+    return arrays
 
 
-def on_paper(leaf: Any) -> NDArray[Any]:
+def as_stored_array(leaf: Any) -> NDArray[Any]:
     """A leaf as a contiguous numpy array; bfloat16 widened to float32."""
     if is_tensor(leaf):
         leaf = leaf.detach().cpu()
@@ -72,8 +74,10 @@ def on_paper(leaf: Any) -> NDArray[Any]:
 def write_npy(path: Path, answer: Any) -> None:
     """One array, in numpy's own format."""
     if isinstance(answer, (Mapping, list, tuple)):
-        raise BadRows(f"{os.fspath(path)} holds one array, found {len(answer)}; write .npz or .safetensors.")
-    array = on_paper(answer)
+        raise BadParameter(
+            f"{os.fspath(path)} holds one array, found {len(answer)}; write .npz or .safetensors."
+        )
+    array = as_stored_array(answer)
     with replacing(path) as file:
         np.lib.format.write_array(file, array, allow_pickle=False)
 
@@ -83,7 +87,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, leaf in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, on_paper(leaf), allow_pickle=False)
+                np.lib.format.write_array(member, as_stored_array(leaf), allow_pickle=False)
 
 
 def write_safetensors(
@@ -95,27 +99,27 @@ def write_safetensors(
     """Arrays in safetensors; `dtypes` casts some on the way ("F16", "BF16" and so on)."""
     codes = {name: coded(name, leaf, (dtypes or {}).get(name)) for name, leaf in tensors.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    places, at = {}, 0
+    offsets, at = {}, 0
     # Wide numbers first, so that each array begins where its numbers are aligned.
     for name in sorted(tensors, key=lambda name: -storage(codes[name]).itemsize):
         size = int(np.prod(tensors[name].shape, dtype=object)) * storage(codes[name]).itemsize
-        places[name] = [at, at + size]
+        offsets[name] = [at, at + size]
         at += size
     for name, leaf in tensors.items():
-        header[name] = {"dtype": codes[name], "shape": list(leaf.shape), "data_offsets": places[name]}
+        header[name] = {"dtype": codes[name], "shape": list(leaf.shape), "data_offsets": offsets[name]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in places:
-            file.write(stored(on_paper(tensors[name]), codes[name]).tobytes())
+        for name in offsets:
+            file.write(stored(as_stored_array(tensors[name]), codes[name]).tobytes())
 
 
-def coded(name: str, leaf: Any, asked: str | None) -> str:
-    """The code a leaf is stored under, if safetensors has one."""
+def coded(name: str, leaf: Any, dtype: str | None) -> str:
+    """The code a leaf is stored under, `dtype` if given; BadRows if safetensors has none."""
     if name == "__metadata__":
         raise BadRows("cannot write an array named '__metadata__'; safetensors keeps that name for itself.")
-    code = asked or code_of(on_paper(leaf).dtype.newbyteorder("<"))
+    code = dtype or code_of(as_stored_array(leaf).dtype.newbyteorder("<"))
     if code not in CODES:
         raise BadRows(f"safetensors cannot hold {name!r} of dtype {code}; write .npz, or cast it first.")
     return code

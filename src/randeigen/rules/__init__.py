@@ -1,16 +1,27 @@
 """Every rule, as a small frozen value: `rules.Krum(eps=0.2)`, `rules.NNM(0.2) | rules.Krum(0.2)`.
 
-A rule sees how the rows lie to each other, never their columns; only those that work column by column do.
+A rule decides by the geometry of the rows and never sees their columns; those that work column by column
+hand back a combiner that will. `RULES` and `MIXERS` hold every class of this package that has a `name`.
 """
 
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import TypeVar
+
 from randeigen.rules.balanced import Balanced
-from randeigen.rules.catalogue import MIXERS, RULES
+from randeigen.rules.base import Facts, Rule
 from randeigen.rules.chunked import ChunkedFiltering, ChunkedNoRegret
 from randeigen.rules.clipping import CenteredClipping, NormClipping
 from randeigen.rules.coordinatewise import MeaMed, Median, Phocas, TrimmedMean
 from randeigen.rules.geometric_median import GeometricMedian
 from randeigen.rules.krum import Bulyan, Krum, MultiKrum
 from randeigen.rules.mean import Mean
+from randeigen.rules.mixed import PreAggregator
 from randeigen.rules.preaggregation import ARC, NNM, Bucketing, Clipping
 from randeigen.rules.published import ConvergingFiltering, Filtering, PublishedRandEigen
 from randeigen.rules.randeigen import RandEigen
@@ -39,6 +50,7 @@ __all__ = [
     "ConvergingFiltering",
     "DnC",
     "FLTrust",
+    "Facts",
     "Filtering",
     "GeometricMedian",
     "Krum",
@@ -50,10 +62,52 @@ __all__ = [
     "NoRegret",
     "NormClipping",
     "Phocas",
+    "PreAggregator",
     "PublishedRandEigen",
     "RandEigen",
+    "Rule",
     "Semidefinite",
     "TrimmedMean",
     "TukeyMedian",
     "ZhuFiltering",
+    "rule_class",
 ]
+
+Named = TypeVar("Named", Rule, PreAggregator)
+
+# The order in which rules are listed; classes that are not here come after these.
+_LISTED: tuple[type[Rule], ...] = (
+    *(RandEigen, Mean),
+    *(PublishedRandEigen, Balanced, Filtering, ConvergingFiltering, CAF, DnC, ZhuFiltering, NoRegret),
+    *(ChunkedFiltering, ChunkedNoRegret, Krum, MultiKrum, Bulyan, MDA, SMEA, MoNNA, FLTrust),
+    *(GeometricMedian, CenteredClipping, NormClipping, Median, TrimmedMean, MeaMed, Phocas),
+    *(TukeyMedian, Semidefinite),
+)
+_LISTED_MIXERS: tuple[type[PreAggregator], ...] = (NNM, Bucketing, Clipping, ARC)
+
+
+def _by_name(base: type[Named], listed: tuple[type[Named], ...]) -> dict[str, type[Named]]:
+    """The classes of this package that have a name of their own: a new one needs no line here."""
+    classes = list(listed)
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for value in vars(import_module(module.name)).values():
+            if inspect.isclass(value) and issubclass(value, base) and "name" in vars(value):
+                classes += [] if value in classes else [value]
+    return {found.name: found for found in classes}
+
+
+_RULES, _MIXERS = _by_name(Rule, _LISTED), _by_name(PreAggregator, _LISTED_MIXERS)  # type: ignore[type-abstract]
+
+# By the name that --rule takes. Each takes eps= or f=, and the parameters of its class.
+RULES: Mapping[str, Callable[..., Rule]] = {
+    RandEigen.name: RandEigen,
+    "random": partial(RandEigen, removal="random"),
+    **_RULES,
+}
+# What rows can go through first: `nnm+krum`.
+MIXERS: Mapping[str, Callable[..., PreAggregator]] = _MIXERS
+
+
+def rule_class(name: str) -> type[Rule]:
+    """The class behind a name of `RULES`."""
+    return RandEigen if name == "random" else _RULES[name]

@@ -1,29 +1,39 @@
 """Columns sorted strip by strip: all that a coordinate-wise rule is made of.
 
-A strip is turned so that the n numbers of a column lie side by side, then sorted: numpy does this with vector
-instructions, six times faster than selecting the middle, and a sorted column answers every question below.
+A strip is transposed so that the n numbers of a column lie side by side, then sorted: numpy does this with
+vector instructions, six times faster than selecting the middle, and all below can be read off it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from randeigen.backend.parallel import parallel_map
 from randeigen.types import Block
 
-CACHE_NUMBERS = 2**17  # numbers: a strip and its sorted copy stay in the processor's cache
-STRIPS_PER_THREAD = 4  # that a thread takes at once
-DEVICE_NUMBERS = 2**21  # on a GPU launches cost, and torch sorts with 64-bit positions beside the numbers
+CACHE_NUMBERS = 2**17  # numbers in a strip, so that it and its sorted copy fit the processor's cache
+STRIPS_PER_THREAD = 4  # strips that a thread takes at once
+DEVICE_NUMBERS = (
+    2**21
+)  # numbers in a strip on a GPU: launches cost, and torch sorts with 64-bit indices beside
 
 Sorted = Any  # (s, n) array or tensor, each line a column in ascending order; may be written to
 
 
-def by_strips(block: Block, judge: Callable[[Sorted], Any], rows: list[int] | None = None) -> Any:
-    """(b,) what `judge` says of each column of the block, or of these rows of it."""
-    return (_on_host if isinstance(block, np.ndarray) else _on_device)(block, judge, rows)
+@dataclass(frozen=True)
+class SortedColumns:
+    """A combiner: what `answer` makes of each sorted column, over these rows of the usable ones or all."""
+
+    answer: Callable[[Sorted], Any]
+    rows: list[int] | None = None
+    block_multiple: ClassVar[int] = 1
+
+    def __call__(self, columns: slice, block: Block) -> Any:
+        return (_on_host if isinstance(block, np.ndarray) else _on_device)(block, self.answer, self.rows)
 
 
 def median(lines: Sorted) -> Any:
@@ -42,7 +52,7 @@ def trimmed_mean(lines: Sorted, f: int) -> Any:
 
 
 def mean_of_nearest(lines: Sorted, centre: Any, k: int) -> Any:
-    """The mean of the k numbers nearest to `centre`; of two equally near, the lower. Spoils `lines`."""
+    """The mean of the k numbers nearest to `centre`; of two equally near, the lower. Overwrites `lines`."""
     out = lines.shape[1] - k
     if out:
         # The k nearest lie side by side. Number i is left of them iff number i+k is nearer than it.
@@ -58,29 +68,29 @@ def _sum(lines: Sorted) -> Any:
     return lines.sum(1)
 
 
-def _on_host(block: Any, judge: Callable[[Sorted], Any], rows: list[int] | None) -> Any:
+def _on_host(block: Any, answer_of: Callable[[Sorted], Any], rows: list[int] | None) -> Any:
     n, width = block.shape if rows is None else (len(rows), block.shape[1])
     answer, step = np.empty(width, block.dtype), max(64, CACHE_NUMBERS // n)
 
-    def settle(start: int) -> None:
+    def fill(start: int) -> None:
         space = np.empty((min(step, width - start), n), block.dtype)
         for at in range(start, min(start + STRIPS_PER_THREAD * step, width), step):
             strip = block[:, at : at + step]
             lines = space[: strip.shape[1]]
             np.copyto(lines, strip.T if rows is None else strip[rows].T)
             lines.sort(axis=1)
-            with np.errstate(over="ignore"):  # a liar's numbers may be as large as floats go
-                answer[at : at + step] = judge(lines)
+            with np.errstate(over="ignore"):  # corrupt numbers may be as large as floats go
+                answer[at : at + step] = answer_of(lines)
 
-    parallel_map(settle, range(0, width, STRIPS_PER_THREAD * step))
+    parallel_map(fill, range(0, width, STRIPS_PER_THREAD * step))
     return answer
 
 
-def _on_device(block: Any, judge: Callable[[Sorted], Any], rows: list[int] | None) -> Any:
+def _on_device(block: Any, answer_of: Callable[[Sorted], Any], rows: list[int] | None) -> Any:
     n, width = block.shape
     answer, step = block.new_empty(width), max(64, DEVICE_NUMBERS // n)
     for at in range(0, width, step):
         strip = block[:, at : at + step]
         lines = (strip if rows is None else strip[rows]).sort(dim=0).values.T
-        answer[at : at + step] = judge(lines)
+        answer[at : at + step] = answer_of(lines)
     return answer

@@ -1,4 +1,4 @@
-"""Deepest points: half-spaces cut away until no deeper region is left."""
+"""Deepest points: half-planes are cut away until no deeper region is left."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from randeigen.types import Array
 
-FAR = 1e6  # rows further out than so many typical distances are drawn in: only their direction counts
-TOLERANCE = 1e-9  # of the typical distance
-STEPS = 500  # of alternating projection before a region is called empty
-PIECE = 2**20  # projections made at a time
+MAX_DISTANCE_RATIO = 1e6  # rows further out than so many typical distances are moved in along their direction
+TOLERANCE = 1e-9  # in units of the typical distance
+MAX_PROJECTION_STEPS = 500  # of alternating projection before a region counts as empty
+PROJECTIONS_AT_ONCE = 2**20  # numbers
 
 
 def deepest_in_plane(points: Array) -> tuple[Array, int]:
@@ -19,54 +19,54 @@ def deepest_in_plane(points: Array) -> tuple[Array, int]:
     directions at which the order of the points changes that bound turns about one of them, so those
     directions suffice.
     """
-    centre, reach, drawn = _drawn_in(points)
-    if reach == 0:
+    centre, scale, scaled = _scaled(points)
+    if scale == 0:
         return centre, _count_at(points, centre)
-    normals = _turns(drawn)
-    best, low, high = np.zeros(2), 0, drawn.shape[0]
-    while low < high:  # depth is found by halving: regions lie inside each other
+    normals = _turns(scaled)
+    best, low, high = np.zeros(2), 0, scaled.shape[0]
+    while low < high:  # by bisection: regions of greater depth lie inside the others
         k = (low + high + 1) // 2
-        region = _cut(normals, _lowest(drawn, normals, k) - TOLERANCE, _box(drawn))
+        region = _cut(normals, _lowest(scaled, normals, k) - TOLERANCE, _box(scaled))
         if region is None:
             high = k - 1
         else:
             low, best = k, _centroid(region)
-    return centre + reach * best, low
+    return centre + scale * best, low
 
 
 def deepest_along(points: Array, directions: Array) -> tuple[Array, int]:
     """A point as deep as any along these directions, as far as alternating projections find it."""
-    centre, reach, drawn = _drawn_in(points)
-    if reach == 0:
+    centre, scale, scaled = _scaled(points)
+    if scale == 0:
         return centre, _count_at(points, centre)
-    n = drawn.shape[0]
-    ordered = np.sort(directions @ drawn.T, axis=1)
-    best, low, high = np.zeros(drawn.shape[1]), 0, n
+    n = scaled.shape[0]
+    ordered = np.sort(directions @ scaled.T, axis=1)
+    best, low, high = np.zeros(scaled.shape[1]), 0, n
     while low < high:
         k = (low + high + 1) // 2
-        found = _between(directions, ordered[:, k - 1], ordered[:, n - k], best)
-        if found is None:
+        point = _between(directions, ordered[:, k - 1], ordered[:, n - k], best)
+        if point is None:
             high = k - 1
         else:
-            low, best = k, found
-    return centre + reach * best, low
+            low, best = k, point
+    return centre + scale * best, low
 
 
-def _drawn_in(points: Array) -> tuple[Array, float, Array]:
-    """The points seen from their median in units of the typical distance, far ones at the edge."""
+def _scaled(points: Array) -> tuple[Array, float, Array]:
+    """Median, typical distance from it, and the points from there in units of it, far ones moved in."""
     centre = np.median(points, axis=0)
     away = points - centre
-    # By the largest coordinate first: the square of a wild one may not be finite.
+    # By the largest coordinate first: the square of a huge one may not be finite.
     size = np.abs(away).max(axis=1, keepdims=True)
-    length = size * np.linalg.norm(away / np.where(size > 0, size, 1.0), axis=1, keepdims=True)
-    reach = float(np.median(length))
-    if reach == 0:
+    distance = size * np.linalg.norm(away / np.where(size > 0, size, 1.0), axis=1, keepdims=True)
+    typical = float(np.median(distance))
+    if typical == 0:
         return centre, 0.0, away
-    return centre, reach, away / np.maximum(length / FAR, reach)
+    return centre, typical, away / np.maximum(distance / MAX_DISTANCE_RATIO, typical)
 
 
-def _count_at(points: Array, spot: Array) -> int:
-    return int((points == spot).all(axis=1).sum())
+def _count_at(points: Array, point: Array) -> int:
+    return int((points == point).all(axis=1).sum())
 
 
 def _turns(points: Array) -> Array:
@@ -76,15 +76,15 @@ def _turns(points: Array) -> Array:
     """
     i, j = np.triu_indices(points.shape[0], 1)
     edges = points[j] - points[i]
-    lengths = np.linalg.norm(edges, axis=1)
-    along = edges[lengths > 0] / lengths[lengths > 0][:, None]
+    norms = np.linalg.norm(edges, axis=1)
+    along = edges[norms > 0] / norms[norms > 0][:, None]
     normals = np.vstack((along[:, ::-1] * [-1.0, 1.0], along[:1]))
     return np.vstack((normals, -normals))
 
 
 def _lowest(points: Array, normals: Array, k: int) -> Array:
     """(m,) the k-th smallest projection of the points on each normal."""
-    step = max(1, PIECE // points.shape[0])
+    step = max(1, PROJECTIONS_AT_ONCE // points.shape[0])
     return np.concatenate(
         [
             np.partition(normals[at : at + step] @ points.T, k - 1, axis=1)[:, k - 1]
@@ -137,15 +137,15 @@ def _centroid(polygon: Array) -> Array:
 
 
 def _between(directions: Array, low: Array, high: Array, start: Array) -> Array | None:
-    """A point whose projections lie between, by projecting on the worst offender; None if not found."""
+    """A point whose projections lie between, by projecting on the worst violated bound; None if none."""
     point: Array = start.copy()
-    for _ in range(STEPS):
-        seen = directions @ point
-        short = np.maximum(low - seen, seen - high)
+    for _ in range(MAX_PROJECTION_STEPS):
+        projections = directions @ point
+        short = np.maximum(low - projections, projections - high)
         worst = int(np.argmax(short))
         if short[worst] <= TOLERANCE:
             return point
         # A little beyond the wall: that ends in finitely many steps where the region has an inside.
-        point += 1.2 * np.clip(low[worst] - seen[worst], 0.0, None) * directions[worst]
-        point -= 1.2 * np.clip(seen[worst] - high[worst], 0.0, None) * directions[worst]
+        point += 1.2 * np.clip(low[worst] - projections[worst], 0.0, None) * directions[worst]
+        point -= 1.2 * np.clip(projections[worst] - high[worst], 0.0, None) * directions[worst]
     return None

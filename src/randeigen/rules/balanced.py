@@ -1,4 +1,4 @@
-"""Balancing hypotheses: an answer that no set of rows which may be the honest one finds far off."""
+"""Balancing hypotheses: an answer not far from any set of rows that may be the honest one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from randeigen.certificate import corruptible
-from randeigen.errors import BadFraction
-from randeigen.rules.base import Facts, TableRule, normalised
+from randeigen.errors import BadParameter
+from randeigen.rules.base import Facts, Rule, normalised
 from randeigen.rules.randeigen import RandEigen, far_outliers
-from randeigen.types import Array, Geometry, Spread, Stop, Verdict, Weights
+from randeigen.types import Array, Decision, Geometry, Stop, TopDirection, Verdict, Weights
 
-PREFERENCES = (1.0, -1.0, 0.6, -0.6, 0.3, -0.3)  # for one side of the top direction: 1 spares the other
-STEPS = 6  # eigenproblems of a hypothesis that prefers one side
-PART = 3  # at most this part of what is to be removed goes at once where no side is preferred
-NEAR_TOP = 0.5  # of the largest score: rows below it wait for another look at the top direction
-FAR_WIDER = 100.0  # squared: sets this much wider than the narrowest hardly pull, and are not looked at
-MAX_PENALTY = 1e100  # times its width: more than this a wide hypothesis is not held back
-LINE = 1e-6  # of the variance beyond the top direction: rows on a line, where the windows are exact
+# How much a hypothesis prefers to remove rows on one side of the top direction; at ±1 it spares the other.
+PREFERENCES = (1.0, -1.0, 0.6, -0.6, 0.3, -0.3)
+STEPS_OF_PREFERENCE = 6  # eigenproblems of a hypothesis that prefers one side
+STEPS_WITHOUT = 3  # where no side is preferred, one step removes at most the rest divided by this
+NEAR_TOP_RATIO = 0.5  # of the largest score: rows below it are left to the next step
+MAX_VARIANCE_RATIO = 100.0  # sets of more than so many times the least variance hardly matter and are skipped
+MAX_PENALTY = 1e100  # times its width: a wide hypothesis is held back by no more than this
+LINE_TOLERANCE = 1e-6  # relative variance outside the top direction up to which rows count as on a line
 TIE = 1e-9  # relative: scores this close are equal, and what is removed is shared between them
-FLOOR = 1e-9  # of the widest: no hypothesis is narrower than that
-NEWTON, REFINED, HALVINGS = 100, 100, 50  # rounds
+MIN_WIDTH_RATIO = 1e-9  # of the largest width: no hypothesis counts as narrower
+MAX_NEWTON_STEPS, REFINEMENT_STEPS, BISECTION_STEPS = 100, 100, 50
 
 
 class Hypotheses(NamedTuple):
@@ -35,7 +36,7 @@ class Hypotheses(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Balanced(TableRule):
+class Balanced(Rule):
     """RandEigen's answer, moved as little as needed to be near every set of rows that may be the honest one.
 
     Any n − f rows may be the honest ones. A hypothesis is such a set S, with its mean μ and its width σ, the
@@ -45,21 +46,23 @@ class Balanced(TableRule):
     RandEigen's weights are mixed with those of that answer until none is further off than t, or than
     `tolerance` times that bound. `tolerance=0` is the answer of least t itself.
 
-    Rows on a line (d = 1, or a table of rank one): the f + 1 windows of the sorted rows are all the
+    Rows on a line (d = 1, or a Gram matrix of rank one): the f + 1 windows of the sorted rows are all the
     hypotheses that matter, and the bound is met exactly. Otherwise hypotheses are made by removing f rows
     along the top direction of those left, again and again, each preferring one side of it by another amount.
     A width counts as σ·(σ/least σ)^`wide_penalty`: above 0, sets that keep far rows pull less. Deterministic
-    given the table.
+    given the Gram matrix.
 
     For one average of rows that come in groups (surveys, sensors, a minority of clients), not for training
     round after round: it gives an honest minority its part, and to a corrupt one that looks like it too.
 
-    Cost: n²·d for the table, then about 40 eigenproblems of n², at most n + f + 40. Breaks down at half the
-    rows. Blind to rows inside the honest spread, and to a corrupt minority like an honest one.
+    Cost: n²·d for the Gram matrix, then about 40 eigenproblems of n², at most n + f + 40. Breaks down at half
+    the rows. Blind to Byzantine rows inside the honest spread, and to a corrupt minority like an honest one.
     """
 
     tolerance: float = 0.9
     wide_penalty: float = 0.0
+    name: ClassVar[str] = "balanced"
+    family: ClassVar[str] = "Spectral filters"
     facts: ClassVar[Facts] = Facts(
         paper="this package (docs/departures.md)",
         cost="n²·d, then about 40 eigenproblems of n²",
@@ -68,57 +71,63 @@ class Balanced(TableRule):
     )
 
     def __post_init__(self) -> None:
-        """Refuse parameters that are no sizes."""
         super().__post_init__()
-        for name in ("tolerance", "wide_penalty"):
-            value = getattr(self, name)
+        for name, value in (("tolerance", self.tolerance), ("wide_penalty", self.wide_penalty)):
             if not 0 <= value < math.inf:
-                raise BadFraction(f"{name}={value}; give a number from 0.")
+                raise BadParameter(f"{name}={value}; give a number from 0.")
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Filter, list the hypotheses, and mix in the answer between them as far as needed."""
-        wild = far_outliers(geometry, f)
+        far = far_outliers(geometry, f)
         filtered = RandEigen(f=f).weigh(geometry, f, rng)
-        live = np.flatnonzero(np.where(wild, 0.0, geometry.prior_weights) > 0)
-        left = min(f - int(wild.sum()), (live.size - 1) // 2)
-        shown = geometry.take(live)
-        first = shown.top_direction(shown.prior_weights)
-        if left <= 0 or first.variance <= shown.rounding_error(shown.prior_weights):
-            return filtered
-        held, rest = corruptible(shown.prior_weights, left)
+        live = np.flatnonzero(np.where(far, 0.0, geometry.prior_weights) > 0)
+        left = min(f - int(far.sum()), (live.size - 1) // 2)
+        cloud = geometry.take(live)
+        first = cloud.top_direction(cloud.prior_weights)
+        if left <= 0 or first.variance <= cloud.rounding_error(cloud.prior_weights):
+            return Decision(filtered)
+        held, rest = corruptible(cloud.prior_weights, left)
         bound = math.sqrt(held / (rest - held)) if rest > held else math.inf
         start = normalised(filtered.weights[live])
-        if is_line(shown, first.variance):
+        if is_line(cloud, first.variance):
             weights, moved = balance_on_line(
-                first.places, shown.prior_weights, left, start, self._limit(bound)
+                first.projections, cloud.prior_weights, left, start, self._limit(bound)
             )
-        elif first.variance * (rest - held) <= first.alone * rest:
+        elif first.variance * (rest - held) <= first.typical_row_variance * rest:
             # The plain mean is within sqrt(held/rest·variance) of every hypothesis, and none is much narrower
             # than its typical row alone makes it: that meets the bound, and a filter removes next to nothing.
-            return filtered
+            return Decision(filtered)
         else:
-            found = hypotheses(shown, left, first)
-            weights, moved = self._balance(shown, found, start, self._limit(bound))
+            sets = hypotheses(cloud, left, first)
+            weights, moved = self._balance(cloud, sets, start, self._limit(bound))
         if moved <= 0:
-            return filtered
+            return Decision(filtered)
         whole = np.zeros(geometry.n)
         whole[live] = normalised(weights)
         note = f"{moved:.0%} of the way from the filter's answer to the one between all hypotheses"
         spreads = (*filtered.spreads, geometry.unit * math.sqrt(geometry.top_direction(whole).variance))
-        last = len(spreads) - 1
-        return Verdict(whole, Stop.BALANCED, spreads=spreads, chosen=last, far_outliers=wild, notes=(note,))
+        return Decision(
+            Verdict(
+                whole,
+                Stop.BALANCED,
+                spreads=spreads,
+                answer_round=len(spreads) - 1,
+                far_outliers=far,
+                notes=(note,),
+            )
+        )
 
     def _limit(self, bound: float) -> float:
         return self.tolerance * bound if math.isfinite(bound) else 0.0
 
     def _balance(
-        self, geometry: Geometry, found: Hypotheses, start: Weights, limit: float
+        self, geometry: Geometry, sets: Hypotheses, start: Weights, limit: float
     ) -> tuple[Weights, float]:
         """The start mixed with the answer of least t until no hypothesis is beyond the limit, and how far."""
-        lines = np.vstack((found.weights, start))
+        lines = np.vstack((sets.weights, start))
         apart = geometry.combine_rows(np.hstack((lines, np.zeros((len(lines), 1))))).squared_distances()
         noise = math.sqrt(geometry.rounding_error(geometry.prior_weights))
-        widths = np.maximum(found.widths, max(FLOOR * float(found.widths.max()), noise))
+        widths = np.maximum(sets.widths, max(MIN_WIDTH_RATIO * float(sets.widths.max()), noise))
         with np.errstate(over="ignore"):  # a large penalty forbids what is wider
             widths = widths * np.minimum((widths / widths.min()) ** self.wide_penalty, MAX_PENALTY)
         mixture, least = nearest_to_all(apart[:-1, :-1], widths)
@@ -129,7 +138,7 @@ class Balanced(TableRule):
             return bool((off_by(apart, point)[:-1] <= limit * widths).all())
 
         share = least_share(within)
-        return (1 - share) * start + share * (mixture @ found.weights), share
+        return (1 - share) * start + share * (mixture @ sets.weights), share
 
 
 def is_line(geometry: Geometry, variance: float) -> bool:
@@ -137,23 +146,23 @@ def is_line(geometry: Geometry, variance: float) -> bool:
     w = normalised(geometry.prior_weights)
     centre = float(geometry.combine_rows(np.append(w, 0.0)[None]).squared_norms_from_pivot()[0])
     beyond = float(w @ geometry.squared_norms_from_pivot()) - centre - variance
-    return beyond <= LINE * variance + geometry.rounding_error(w)
+    return beyond <= LINE_TOLERANCE * variance + geometry.rounding_error(w)
 
 
 def balance_on_line(
-    places: Array, mass: Array, f: int, start: Weights, limit: float
+    projections: Array, prior: Array, f: int, start: Weights, limit: float
 ) -> tuple[Weights, float]:
     """The same where rows are numbers: all windows of n − f sorted rows are hypotheses."""
-    order = places.argsort(kind="stable")
-    x, m = places[order], mass[order]
+    order = projections.argsort(kind="stable")
+    x, m = projections[order], prior[order]
     sums = np.zeros((3, x.size + 1))
     np.cumsum((m, m * x, m * x * x), axis=1, out=sums[:, 1:])
     total, first, second = sums[:, x.size - f :] - sums[:, : f + 1]
     means = first / total
     widths = np.sqrt(np.maximum(second / total - means**2, 0.0))
-    widths = np.maximum(widths, max(FLOOR * float(widths.max()), FLOOR * float(np.ptp(x))))
+    widths = np.maximum(widths, MIN_WIDTH_RATIO * max(float(widths.max()), float(np.ptp(x))))
     least, low, high = 0.0, 0, 0
-    for _ in range(NEWTON):  # to the least t at which all intervals meet: there two of them touch
+    for _ in range(MAX_NEWTON_STEPS):  # to the least t at which all intervals meet: there two of them touch
         low, high = int((means + least * widths).argmin()), int((means - least * widths).argmax())
         now = float((means[high] - means[low]) / (widths[high] + widths[low]))
         if now <= least * (1 + TIE):
@@ -176,43 +185,43 @@ def balance_on_line(
     return weights, share
 
 
-def hypotheses(geometry: Geometry, f: int, first: Spread) -> Hypotheses:
+def hypotheses(geometry: Geometry, f: int, first: TopDirection) -> Hypotheses:
     """Sets of n − f rows, made by removing what is furthest out, with all degrees of side preference."""
     whole = np.ones(geometry.n)
     path = [(whole, float(f), first)]
     while path[-1][1] > TIE * f and len(path) <= f:
-        path.append(_step(geometry, *path[-1], 0.0, None, PART if len(path) < f else 1))
+        path.append(_step(geometry, *path[-1], 0.0, None, STEPS_WITHOUT if len(path) < f else 1))
     narrow = path[-1]
-    found = [narrow]
+    sets = [narrow]
     # Rows that are far out whatever the preference are removed once, for all.
-    base = next(one for one in path if one[2].variance <= FAR_WIDER * narrow[2].variance)
+    base = next(one for one in path if one[2].variance <= MAX_VARIANCE_RATIO * narrow[2].variance)
     for preference in PREFERENCES if base[1] > 0 else ():
         one = base
-        for k in range(STEPS):
+        for k in range(STEPS_OF_PREFERENCE):
             if one[1] <= TIE * f or one[2].variance <= 0:
                 break
-            one = _step(geometry, *one, preference, base[2].places, STEPS - k)
-        found.append(one)
-    weights = np.array([normalised(share * geometry.prior_weights) for share, _, _ in found])
-    return Hypotheses(weights, np.array([math.sqrt(spread.variance) for _, _, spread in found]))
+            one = _step(geometry, *one, preference, base[2].projections, STEPS_OF_PREFERENCE - k)
+        sets.append(one)
+    weights = np.array([normalised(share * geometry.prior_weights) for share, _, _ in sets])
+    return Hypotheses(weights, np.array([math.sqrt(top.variance) for _, _, top in sets]))
 
 
 def _step(
     geometry: Geometry,
     share: Array,
     left: float,
-    spread: Spread,
+    top: TopDirection,
     preference: float,
     side: Array | None,
     parts: int,
-) -> tuple[Array, float, Spread]:
+) -> tuple[Array, float, TopDirection]:
     """Remove rows far out along the top direction, at most this part of what is `left`: all if it is 1."""
-    places = spread.places
-    if side is not None and (share * geometry.prior_weights * places) @ side < 0:
-        places = -places
-    scores = np.where(places > 0, (1 + preference) * places, (preference - 1) * places)
+    along = top.projections
+    if side is not None and (share * geometry.prior_weights * along) @ side < 0:
+        along = -along
+    scores = np.where(along > 0, (1 + preference) * along, (preference - 1) * along)
     scores = np.where(share > 0, scores, -1.0)
-    near = float(share[scores >= NEAR_TOP * scores.max()].sum())
+    near = float(share[scores >= NEAR_TOP_RATIO * scores.max()].sum())
     amount = left if parts <= 1 else min(math.ceil(left / parts), max(near, 1.0), left)
     share = without(share, scores, amount)
     return share, left - amount, geometry.top_direction(share * geometry.prior_weights)
@@ -244,7 +253,7 @@ def nearest_to_all(apart: Array, widths: Array) -> tuple[Array, float]:
     worst = (off_by(apart, pairs) / widths).max(axis=1)
     best, least = pairs[worst.argmin()], float(worst.min())  # two points decide, most often
     mixture = best
-    for k in range(REFINED if count > 2 else 0):  # a step towards the one that is worst off
+    for k in range(REFINEMENT_STEPS if count > 2 else 0):  # a step towards the one that is worst off
         off = off_by(apart, mixture) / widths
         furthest = int(off.argmax())
         if off[furthest] < least:
@@ -258,7 +267,7 @@ def least_share(within: Callable[[float], bool]) -> float:
     if within(0.0):
         return 0.0
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if within(middle) else (middle, high)
     return high

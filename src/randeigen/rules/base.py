@@ -1,20 +1,20 @@
-"""What all rules share: an assumed corruption, a way to be called on rows, a default geometry."""
+"""What a rule is: everything it can do is declared here, and everything a rule's author needs."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from randeigen import pipeline
 from randeigen.errors import BadFraction, BadParameter
-from randeigen.types import Array, Geometry, Mask, Verdict, Weights
+from randeigen.types import Array, Decision, Geometry, GeometryKind, Index, Mask, Statistic, Verdict, Weights
 
-MAX_STAGES = 50  # pre-aggregators that rows may go through before they are judged
+MAX_STAGES = 50  # pre-aggregators that rows may go through before a rule decides
 WHOLE, NUMBER = (int, np.integer), (int, float, np.integer, np.floating)
-PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is taken, and how to say so
+PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is accepted, and the words for it
     "int": (WHOLE, "a whole number"),
     "int | None": (WHOLE, "a whole number, or None"),
     "float": (NUMBER, "a number"),
@@ -22,37 +22,106 @@ PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is taken,
     "bool": (bool, "True or False"),
     "str": (str, "a word"),
 }
+AnyRule = TypeVar("AnyRule", bound="Rule")
+
+
+class Facts(NamedTuple):
+    """Shown by `randeigen rules`."""
+
+    paper: str  # who, when
+    cost: str  # in n and d, the Gram matrix included
+    breakdown: str  # the largest fraction of Byzantine rows it survives
+    blind_to: str  # what a Byzantine row can do unnoticed
 
 
 @dataclass(frozen=True)
-class TableRule:
-    """A rule that turns the table of the rows into weights. Give `eps`, a fraction, or `f`, a count."""
+class Rule(ABC):
+    """Turns the geometry of n rows, f of them Byzantine at most, into weights. Give `eps`, a fraction, or `f`.
+
+    A rule of one's own is a frozen dataclass that overrides `decide`; the rest has defaults. A subclass that
+    overrides `weigh` instead, and returns a bare Verdict, is a rule as well.
+    """
 
     eps: float | None = None
     f: int | None = None
-    geometry: ClassVar[str] = "auto"
-    needs: ClassVar[str] = "table"  # of the geometry, to answer: that, "lengths", a "line" of it or "nothing"
+
+    # Of a rule that has a name of its own: `--rule name`, and what `randeigen rules` shows of it.
+    name: ClassVar[str]
+    family: ClassVar[str]
+    facts: ClassVar[Facts]
+    # What a study of all rules must know.
+    known_variance: ClassVar[str | None] = None  # the parameter that takes the honest rows' true variance
+    trusts_a_row: ClassVar[bool] = False  # whether `trusted` must be an honest row
+    only_small: ClassVar[str] = ""  # why it cannot take a hundred rows of a thousand columns, if it cannot
+    by_column: ClassVar[bool] = False  # whether the answer is made column by column: no row has a weight
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "weigh" in vars(cls) and "decide" not in vars(cls):
+            cls.decide = _decide_by_weigh  # type: ignore[method-assign,assignment]
 
     def __post_init__(self) -> None:
-        """Refuse what no rule can tolerate, before any row is seen."""
+        """Refuse what no rule can tolerate, before any row is read."""
         check_parameters(self)
         check_corruption(type(self).__name__, self.eps, self.f)
+
+    @property
+    def geometry(self) -> GeometryKind:
+        """The geometry this rule is defined on."""
+        return "auto"
+
+    @property
+    def trusted(self) -> int | None:
+        """The index of the row that the caller trusts, for rules that go by one."""
+        return None
+
+    def statistic(self) -> Statistic:
+        """What must be measured before `decide` can be called, if no certificate is asked for."""
+        return Statistic.GRAM
 
     def assumed_corrupt(self, n: int) -> int:
         """How many of n rows may be corrupt: always fewer than half."""
         return assumed_count(n, self.eps, self.f)
 
     def stated_corrupt(self, n: int) -> int:
-        """How many of n rows the caller said may be corrupt, though it be half of them or more."""
-        return stated_count(self, n)
+        """The caller's f or ceil(eps·n), even where that is half of the rows or more."""
+        return stated_count(n, self.eps, self.f)
+
+    def reindex(self: AnyRule, usable: Index) -> AnyRule:
+        """The same rule after unusable rows are dropped; `trusted` is renumbered."""
+        return self
+
+    def block_multiple(self) -> int:
+        """Blocks of columns begin at multiples of this; 1 where that does not matter."""
+        return 1
+
+    def weighs_rows(self) -> bool:
+        """Whether the answer is a weighted mean of the rows."""
+        return not self.by_column
+
+    @abstractmethod
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        """The decision about the n rows that the geometry shows, f of which may be corrupt.
+
+        Raises BadFraction where f of these rows are more than the rule tolerates.
+        """
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """The judgement on the rows this geometry shows."""
-        raise NotImplementedError
+        """The verdict of `decide`, for rules that weigh rows."""
+        verdict = self.decide(geometry, f, rng).verdict
+        if verdict is None:
+            raise TypeError(f"{type(self).__name__} gives rows no weights; call decide.")
+        return verdict
 
     def __call__(self, rows: Any) -> Any:
-        """The aggregate of `rows` alone, in their own form; `randeigen.aggregate` tells more."""
+        """The aggregate of `rows` alone, in their own form; `randeigen.aggregate` returns more."""
+        from randeigen import pipeline  # which runs rules, and so imports them
+
         return pipeline.answer(rows, self)
+
+
+def _decide_by_weigh(rule: Rule, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+    return Decision(rule.weigh(geometry, f, rng))
 
 
 def check_parameters(stage: Any) -> None:
@@ -61,7 +130,7 @@ def check_parameters(stage: Any) -> None:
     NaN and infinity are numbers here. What a parameter may be beyond its type the rule itself knows.
     """
     for each in fields(stage):
-        value, kind = getattr(stage, each.name), str(each.type)
+        value, kind = vars(stage)[each.name], str(each.type)
         if each.name in ("eps", "f") or kind not in PARAMETER_TYPES or (value is None and "None" in kind):
             continue
         types, words = PARAMETER_TYPES[kind]
@@ -99,59 +168,34 @@ def assumed_count(n: int, eps: float | None, f: int | None) -> int:
     return int(f)
 
 
+def stated_count(n: int, eps: float | None, f: int | None) -> int:
+    """f, or ceil(eps·n); 0 where neither is given."""
+    return int(f) if f is not None else rows_in(eps, n) if eps is not None else 0
+
+
 def rows_in(eps: float, n: int) -> int:
     """ceil(eps·n): one row however small eps is, none only where it is 0."""
     return max(math.ceil(eps * n - 1e-9), int(eps > 0))
 
 
-def stated_count(stage: Any, n: int) -> int:
-    """The f or ceil(eps·n) that a rule was given; of several stages, the greatest."""
-    eps, f = getattr(stage, "eps", None), getattr(stage, "f", None)
-    own = int(f) if f is not None else rows_in(eps, n) if eps is not None else 0
-    inner = (getattr(stage, name, None) for name in ("pre", "rule", "first", "then"))
-    return max([own, *(stated_count(each, n) for each in inner if each is not None)])
+def default_f_to_zero(rule: Rule) -> None:
+    """For rules whose answer does not depend on f: it is 0 unless eps or f is given."""
+    if rule.eps is None and rule.f is None:
+        object.__setattr__(rule, "f", 0)
 
 
-def needed_by_both(first: Any, then: Any) -> str:
-    """What two stages need: of rows that the first makes nothing is known, but by the table of all."""
-    return first.needs if getattr(then, "needs", "table") == "nothing" else "table"
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether this is a whole number, Python's or numpy's, of at least that; a bool is none."""
+    return not isinstance(value, bool) and isinstance(value, (int, np.integer)) and bool(value >= least)
 
 
 def normalised(weights: Array) -> Array:
     """The same, summing to 1."""
     return np.asarray(weights / weights.sum())
-
-
-def compose(whole: Any, first: Any, then: Any) -> None:
-    """Note of two stages what they need together, and how many there are; too many are refused."""
-    stages = int(getattr(first, "stages", 0)) + int(getattr(then, "stages", 0))  # a rule by itself has none
-    if stages > MAX_STAGES:
-        raise BadFraction(
-            f"{stages} pre-aggregators in a row; give at most {MAX_STAGES} (two or three will do)."
-        )
-    object.__setattr__(whole, "needs", needed_by_both(first, then))
-    object.__setattr__(whole, "stages", stages)
-
-
-def budget_of_mixed(rule: Any, n: int) -> int:
-    """The greatest f of any stage of `pre | ... | rule`; refused where a stage cannot bear it.
-
-    Every stage is given that f, so each is asked whether it takes so many of the rows that reach it.
-    """
-    stages = []
-    while hasattr(rule, "pre"):
-        stages.append(rule.pre)
-        rule = rule.rule
-    f = max(int(stage.assumed_corrupt(n)) for stage in (*stages, rule))
-    for stage in stages:
-        n = stage.leaves(n, f)
-    if isinstance(rule, TableRule):
-        replace(rule, eps=None, f=f).assumed_corrupt(n)
-    return f
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def smallest(values: Array, count: int) -> Mask:
@@ -162,9 +206,9 @@ def smallest(values: Array, count: int) -> Mask:
 
 
 def mean_of(geometry: Geometry, kept: Mask) -> Weights:
-    """The weights of the mean of these rows by their mass; of all rows where none of these has any."""
-    mass = np.where(kept, geometry.prior_weights, 0.0)
-    return normalised(mass if mass.any() else geometry.prior_weights)
+    """The prior weights of these rows, normalised; of all rows where none of these has any."""
+    weights = np.where(kept, geometry.prior_weights, 0.0)
+    return normalised(weights if weights.any() else geometry.prior_weights)
 
 
 def single_row(geometry: Geometry, row: int) -> Weights:
@@ -172,21 +216,6 @@ def single_row(geometry: Geometry, row: int) -> Weights:
     return np.where(np.arange(geometry.n) == row, 1.0, 0.0)
 
 
-def middle_row(between: Array) -> int:
+def middle_row(squared_distances: Array) -> int:
     """The row with the least median distance to the others: no minority decides which, nor how far out."""
-    return int(np.argmin(np.median(between, axis=1)))
-
-
-def default_f_to_zero(rule: TableRule) -> None:
-    """For rules that work without knowing how many lie: f = 0 unless eps or f is given."""
-    if rule.eps is None and rule.f is None:
-        object.__setattr__(rule, "f", 0)
-
-
-class Facts(NamedTuple):
-    """Shown by `randeigen rules`."""
-
-    paper: str  # who, when
-    cost: str  # in n and d, the table included
-    breakdown: str  # the largest fraction of liars it survives
-    blind_to: str  # what a liar can do unseen
+    return int(np.argmin(np.median(squared_distances, axis=1)))

@@ -1,45 +1,41 @@
-"""Rules that judge every column on its own: median, trimmed mean, MeaMed, Phocas.
+"""Rules that work on every column on its own: median, trimmed mean, MeaMed, Phocas.
 
-They return no weighted mean, so their certificate leans on one: that of RandEigen's weights on the same rows,
-plus the measured distance from there to the answer.
+They give no row a weight. Their certificate leans on a mean that has one: that of RandEigen's weights on the
+same rows, plus the measured distance from there to the answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from randeigen.rules._sorted_columns import Sorted, by_strips, mean_of_nearest, median, trimmed_mean
-from randeigen.rules.base import Facts, TableRule, normalised
-from randeigen.rules.randeigen import RandEigen
-from randeigen.types import Block, Geometry, Stop, Verdict
+from randeigen.rules._sorted_columns import Sorted, SortedColumns, mean_of_nearest, median, trimmed_mean
+from randeigen.rules.base import Facts, Rule
+from randeigen.types import Decision, Geometry, Statistic
 
 LEANS = "judged column by column; the weights are RandEigen's, and the certificate leans on their mean"
 SQRT_D = "a shift of every column by less than the honest spread: the bias adds up to sqrt(d) of it"
 
 
 @dataclass(frozen=True)
-class ColumnRule(TableRule):
+class ColumnRule(Rule):
     """A rule that sorts each column of the usable rows and makes one number of it."""
 
-    needs: ClassVar[str] = "nothing"
+    family: ClassVar[str] = "Column by column"
+    by_column: ClassVar[bool] = True
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """RandEigen's judgement of the rows: the mean whose bias is certified, if it is to be."""
-        if geometry.partial:
-            return Verdict(normalised(geometry.prior_weights), Stop.DIRECT)
-        verdict = RandEigen(f=f).weigh(geometry, f, rng)
-        return replace(verdict, notes=(*verdict.notes, LEANS))
+    def statistic(self) -> Statistic:
+        return Statistic.NONE
 
-    def merge(self, columns: slice, block: Block, f: int, verdict: Verdict) -> Any:
-        """(b,) the answer for these columns."""
-        return by_strips(block, lambda lines: self.settle(lines, f))
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        return Decision(None, SortedColumns(lambda columns: self.answer(columns, f)), notes=(LEANS,))
 
-    def settle(self, lines: Sorted, f: int) -> Any:
+    @abstractmethod
+    def answer(self, columns: Sorted, f: int) -> Any:
         """(s,) one number for each line of n sorted numbers."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -49,9 +45,10 @@ class Median(ColumnRule):
     Yin, Chen, Ramchandran, Bartlett 2018. Cost: a sort of each column, n·log n·d, and one more reading for
     the certificate. Breaks down at half the rows. eps or f serve the certificate alone. Blind to a shift of
     every column within the honest spread, which adds up to sqrt(d) of it; and where honest rows are skewed
-    it is far from their mean without any liar.
+    it is far from their mean without any Byzantine row.
     """
 
+    name: ClassVar[str] = "median"
     facts: ClassVar[Facts] = Facts(
         paper="Yin et al. 2018, arXiv:1803.01498",
         cost="n·log n·d",
@@ -59,9 +56,8 @@ class Median(ColumnRule):
         blind_to=SQRT_D + "; skewed honest columns",
     )
 
-    def settle(self, lines: Sorted, f: int) -> Any:
-        """The middle."""
-        return median(lines)
+    def answer(self, columns: Sorted, f: int) -> Any:
+        return median(columns)
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,7 @@ class TrimmedMean(ColumnRule):
     spread (ALIE, Fang's attack), which adds up to sqrt(d) of it.
     """
 
+    name: ClassVar[str] = "trimmed-mean"
     facts: ClassVar[Facts] = Facts(
         paper="Yin et al. 2018, arXiv:1803.01498",
         cost="n·log n·d",
@@ -80,9 +77,8 @@ class TrimmedMean(ColumnRule):
         blind_to=SQRT_D,
     )
 
-    def settle(self, lines: Sorted, f: int) -> Any:
-        """The mean of what is left."""
-        return trimmed_mean(lines, f)
+    def answer(self, columns: Sorted, f: int) -> Any:
+        return trimmed_mean(columns, f)
 
 
 @dataclass(frozen=True)
@@ -91,19 +87,19 @@ class MeaMed(ColumnRule):
 
     Xie, Koyejo, Gupta 2018. Cost: a sort of each column, n·log n·d, and one more reading for the certificate.
     Breaks down at more than f rows. Blind to a shift of every column within the honest spread, which adds up
-    to sqrt(d) of it: liars just beside the median are always kept and push honest numbers out.
+    to sqrt(d) of it: Byzantine numbers just beside the median are always kept and push honest ones out.
     """
 
+    name: ClassVar[str] = "meamed"
     facts: ClassVar[Facts] = Facts(
         paper="Xie, Koyejo, Gupta 2018, arXiv:1802.10116",
         cost="n·log n·d",
         breakdown="f/n, any f < n/2",
-        blind_to=SQRT_D + ", and liars beside the median push honest numbers out",
+        blind_to=SQRT_D + ", and Byzantine numbers beside the median push honest ones out",
     )
 
-    def settle(self, lines: Sorted, f: int) -> Any:
-        """The mean of the nearest."""
-        return mean_of_nearest(lines, median(lines), lines.shape[1] - f)
+    def answer(self, columns: Sorted, f: int) -> Any:
+        return mean_of_nearest(columns, median(columns), columns.shape[1] - f)
 
 
 @dataclass(frozen=True)
@@ -114,6 +110,7 @@ class Phocas(ColumnRule):
     Breaks down at more than f rows. Blind to what the trimmed mean is blind to: it starts from there.
     """
 
+    name: ClassVar[str] = "phocas"
     facts: ClassVar[Facts] = Facts(
         paper="Xie, Koyejo, Gupta 2018, arXiv:1805.09682",
         cost="n·log n·d",
@@ -121,6 +118,5 @@ class Phocas(ColumnRule):
         blind_to=SQRT_D,
     )
 
-    def settle(self, lines: Sorted, f: int) -> Any:
-        """The mean of the nearest."""
-        return mean_of_nearest(lines, trimmed_mean(lines, f), lines.shape[1] - f)
+    def answer(self, columns: Sorted, f: int) -> Any:
+        return mean_of_nearest(columns, trimmed_mean(columns, f), columns.shape[1] - f)

@@ -7,25 +7,26 @@ from typing import ClassVar
 
 import numpy as np
 
-from randeigen.errors import BadFraction
+from randeigen.errors import BadParameter
 from randeigen.rules.base import (
     Facts,
-    TableRule,
+    Rule,
     default_f_to_zero,
+    is_count,
     mean_of,
     middle_row,
     normalised,
     smallest,
 )
-from randeigen.types import Array, Geometry, Stop, Verdict
+from randeigen.types import Array, Decision, Geometry, Stop, Verdict
 
-ROUNDS = 500  # of Weiszfeld's steps; a few dozen do unless the median is at a row
-SETTLED = 1e-9  # weights that change by less than this have converged
-SMOOTH = 1e-6  # of the median distance: rows nearer than this pull no harder
+MAX_STEPS = 500  # Weiszfeld's steps; a few dozen do unless the median is at a row
+CONVERGED_CHANGE = 1e-9  # weights that change by less than this have converged
+SMOOTHING_RATIO = 1e-6  # of the median distance: rows nearer than this pull no harder
 
 
 @dataclass(frozen=True)
-class GeometricMedian(TableRule):
+class GeometricMedian(Rule):
     """The point with the least sum of distances to the rows, by smoothed Weiszfeld steps (RFA).
 
     v ← Σ βᵢxᵢ/Σ βᵢ with βᵢ = 1/max(ν, ‖xᵢ − v‖) (Weiszfeld 1937; Pillutla, Kakade and Harchaoui 2022), from
@@ -33,53 +34,54 @@ class GeometricMedian(TableRule):
     instead: `nu=0.1, steps=3` is byzfl's. ν is in the rows' units; unless given, a millionth of the median
     distance. Neither eps nor f enters the answer, only its certificate.
 
-    Cost: n²·d for the table, then n² a step, at most 500 steps. Breaks down at half the rows. Blind to many
-    small lies in one direction: in d dimensions each liar pulls as hard as an honest row of length sqrt(d).
+    Cost: n²·d for the Gram matrix, then n² a step, at most 500 steps. Breaks down at half the rows. Blind to
+    many small shifts in one direction: each Byzantine row pulls as hard as an honest one of norm sqrt(d).
     """
 
     nu: float | None = None
     steps: int | None = None
+    name: ClassVar[str] = "geometric-median"
+    family: ClassVar[str] = "Centres"
     facts: ClassVar[Facts] = Facts(
         "Weiszfeld 1937; Pillutla, Kakade, Harchaoui 2022",
         "n²·d, then n² a step",
         "1/2",
-        "liars that all lean the same way: each pulls as hard as an honest row",
+        "Byzantine rows shifted the same way: each pulls as hard as an honest row",
     )
 
     def __post_init__(self) -> None:
-        """Refuse steps that would divide by zero."""
         default_f_to_zero(self)
         super().__post_init__()
         if self.nu is not None and not 0 < self.nu < np.inf:
-            raise BadFraction(f"nu={self.nu}; give the distance below which a row pulls no harder, above 0.")
+            raise BadParameter(f"nu={self.nu}; give the distance below which a row pulls no harder, above 0.")
         check_steps(self.steps)
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """Weiszfeld's steps, in the table."""
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        """Weiszfeld's steps, as combinations of the rows."""
         between = geometry.squared_distances()
         nearby = between[middle_row(between)]
         typical = np.sqrt(np.median(nearby))
-        smooth = SMOOTH * typical if self.nu is None else self.nu / geometry.unit
+        smooth = SMOOTHING_RATIO * typical if self.nu is None else self.nu / geometry.unit
         if smooth <= 0:  # more than half the rows are one point: that is the median
-            return Verdict(mean_of(geometry, nearby <= 0), Stop.AGREE)
-        inner, mass = products(geometry), np.append(geometry.prior_weights, 0.0)
+            return Decision(Verdict(mean_of(geometry, nearby <= 0), Stop.IDENTICAL_ROWS))
+        inner, prior = products(geometry), np.append(geometry.prior_weights, 0.0)
         centre = start_at("middle" if self.steps is None else "origin", geometry)
-        stop = Stop.ROUNDS
-        for _ in range(ROUNDS if self.steps is None else self.steps):
+        stop = Stop.MAX_ROUNDS
+        for _ in range(MAX_STEPS if self.steps is None else self.steps):
             before = centre
-            centre = normalised(mass / np.maximum(distances_from(inner, before), smooth))
-            if self.steps is None and np.abs(centre - before).max() <= SETTLED:
+            centre = normalised(prior / np.maximum(distances_from(inner, before), smooth))
+            if self.steps is None and np.abs(centre - before).max() <= CONVERGED_CHANGE:
                 stop = Stop.CONVERGED
                 break
-        return Verdict(normalised(centre[:-1]), stop)
+        return Decision(Verdict(normalised(centre[:-1]), stop))
 
 
 def products(geometry: Geometry) -> Array:
     """(n+1, n+1) inner products of the rows and, last, the origin, measured from the middle row.
 
-    Each is exact beside its own two rows' lengths, whatever the others' are: rows far out are first pulled
-    in along their own ray, the products taken, and stretched back. Read off plain distances instead, one row
-    at 1e30 that is clipped to length 1 would drown all else.
+    Each is exact beside its own two rows' norms, whatever the others' are: rows far out are first pulled in
+    along their own ray, the products taken, and stretched back. From plain distances, one row at 1e30 that
+    is clipped to norm 1 would leave nothing of the others but rounding.
     """
     between = geometry.squared_distances()
     centre = middle_row(between)
@@ -100,9 +102,9 @@ def distances_from(inner: Array, combination: Array) -> Array:
     return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
-def clipped(lengths: Array, limit: float) -> Array:
-    """min(1, limit/length), also where a length is 0."""
-    return np.divide(limit, lengths, out=np.ones_like(lengths), where=lengths > limit)
+def clipped(norms: Array, limit: float) -> Array:
+    """min(1, limit/norm), also where a norm is 0."""
+    return np.divide(limit, norms, out=np.ones_like(norms), where=norms > limit)
 
 
 def start_at(start: str, geometry: Geometry) -> Array:
@@ -116,5 +118,5 @@ def start_at(start: str, geometry: Geometry) -> Array:
 
 def check_steps(steps: int | None) -> None:
     """None, or a positive count."""
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise BadFraction(f"steps={steps!r}; give a whole number from 1.")
+    if steps is not None and not is_count(steps):
+        raise BadParameter(f"steps={steps!r}; give a whole number from 1.")

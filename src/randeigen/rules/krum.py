@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.errors import BadFraction
-from randeigen.rules._sorted_columns import by_strips, mean_of_nearest, median
-from randeigen.rules.base import Facts, TableRule, mean_of, single_row, smallest
-from randeigen.types import Array, Geometry, Mask, Stop, Verdict
+from randeigen.errors import BadFraction, BadParameter
+from randeigen.rules._sorted_columns import SortedColumns, mean_of_nearest, median
+from randeigen.rules.base import Facts, Rule, mean_of, single_row, smallest
+from randeigen.types import Array, Decision, Geometry, Mask, Stop, Verdict
 
 
 @dataclass(frozen=True)
-class Bulyan(TableRule):
+class Bulyan(Rule):
     """Krum θ = n−2f times, each time on the rows not yet picked; then MeaMed of the picked with β = θ−2f.
 
     El Mhamdi, Guerraoui, Rouault 2018. Krum's score of a row is the sum of its squared distances to the
     r−f−2 nearest of the r rows left. The weights are even over the picked rows, and the certificate leans on
-    their mean. Cost: n²·d for the table, θ·n² for the picks, then a sort of each column. Needs n ≥ 4f+3.
-    Breaks down at a quarter of the rows. Blind to a shift of every column within the honest spread of the
+    their mean. Cost: n²·d for the Gram matrix, θ·n² for the picks, then a sort of each column. Needs n ≥
+    4f+3. Breaks down at a quarter of the rows. Blind to a shift of every column within the honest spread of the
     picked rows.
     """
 
+    name: ClassVar[str] = "bulyan"
+    family: ClassVar[str] = "Distances"
+    by_column: ClassVar[bool] = True
     facts: ClassVar[Facts] = Facts(
         paper="El Mhamdi, Guerraoui, Rouault 2018, arXiv:1802.07927",
         cost="n²·d + n³",
@@ -33,26 +36,22 @@ class Bulyan(TableRule):
     )
 
     def assumed_corrupt(self, n: int) -> int:
-        """How many of n rows may be corrupt: Bulyan needs 4f+3 rows, unless nobody lies."""
         f = super().assumed_corrupt(n)
         _check_bulyan_rows(n, f)
         return f
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """Even weights on the rows that Krum picks."""
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        """Even weights on the rows that Krum picks; of each column the β numbers nearest their median."""
         _check_bulyan_rows(geometry.n, f)
-        live = np.flatnonzero(geometry.prior_weights)  # a row that the caller gave no mass is never picked
+        live = np.flatnonzero(geometry.prior_weights)  # a row without prior weight is never picked
         apart = geometry.squared_distances()[np.ix_(live, live)]
         picked = live[_bulyan_selection(apart, f, min(geometry.n - 2 * f, live.size))]
         weights = np.zeros(geometry.n)
         weights[picked] = 1 / picked.size
-        return Verdict(weights, Stop.DIRECT, notes=(f"Krum picked {picked.size} of {geometry.n} rows",))
-
-    def merge(self, columns: slice, block: Any, f: int, verdict: Verdict) -> Any:
-        """(b,) of each column the β numbers nearest the median of the picked rows, averaged."""
-        picked = np.flatnonzero(verdict.weights).tolist()
-        beta = max(len(picked) - 2 * f, 1)
-        return by_strips(block, lambda lines: mean_of_nearest(lines, median(lines), beta), picked)
+        verdict = Verdict(weights, Stop.DIRECT, notes=(f"Krum picked {picked.size} of {geometry.n} rows",))
+        beta = max(picked.size - 2 * f, 1)
+        nearest = SortedColumns(lambda lines: mean_of_nearest(lines, median(lines), beta), picked.tolist())
+        return Decision(verdict, nearest)
 
 
 def _check_bulyan_rows(n: int, f: int) -> None:
@@ -79,79 +78,79 @@ def _bulyan_selection(apart: Array, f: int, count: int) -> NDArray[np.intp]:
 
 
 @dataclass(frozen=True)
-class Krum(TableRule):
+class Krum(Rule):
     """The row whose nearest others are nearest (Blanchard, El Mhamdi, Guerraoui and Stainer 2017).
 
     Row i scores the sum of its squared distances to its n − f − 2 nearest others; the least score wins, and
     of equal scores the first. `spare=1` counts n − f − 1 others, as byzfl does. Needs n ≥ 2f + 3 (2f + 2
-    with `spare=1`): more than f others are counted, so liars cannot vouch for one another.
+    with `spare=1`): more than f others are counted, so Byzantine rows alone cannot make a low score.
 
-    Cost: n²·d for the table, then n²·log n. Breaks down just below half the rows. Blind to anything within
-    the honest distances, which grow like sqrt(d): a liar at sqrt(d) from the mean is as near as any honest
-    row, and the answer is one row, with all of its own noise.
+    Cost: n²·d for the Gram matrix, then n²·log n. Breaks down just below half the rows. Blind to anything
+    within the honest distances, which grow like sqrt(d): a Byzantine row at sqrt(d) from the mean is as near
+    as any honest row, and the answer is one row, with all of its own noise.
     """
 
     spare: int = 2
+    name: ClassVar[str] = "krum"
+    family: ClassVar[str] = "Distances"
     facts: ClassVar[Facts] = Facts(
         "Blanchard, El Mhamdi, Guerraoui, Stainer 2017",
         "n²·d, then n²·log n",
         "f < (n − 2)/2",
-        "a liar no further from the others than honest rows are; the noise of a single row",
+        "a Byzantine row no further from the others than honest rows are; the noise of a single row",
     )
 
     def assumed_corrupt(self, n: int) -> int:
-        """Refuses too few rows before any is read."""
         return check_neighbour_count(self, n, super().assumed_corrupt(n), self.spare)
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """All weight on one row."""
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         check_neighbour_count(self, geometry.n, f, self.spare)
         scores = krum_scores_by_prior(geometry, geometry.n - f - self.spare)
-        return Verdict(single_row(geometry, int(np.argmin(scores))), Stop.DIRECT)
+        return Decision(Verdict(single_row(geometry, int(np.argmin(scores))), Stop.DIRECT))
 
 
 @dataclass(frozen=True)
-class MultiKrum(TableRule):
+class MultiKrum(Rule):
     """The mean of the rows with the best Krum scores (Blanchard et al. 2017; Shejwalkar, Houmansadr 2021).
 
     Averages the `selected` best (n − f unless given; byzfl's are `spare=1`). With `iterative=True` as in
     the code of Shejwalkar and Houmansadr: the best row moves to the selected set, scores are computed
     afresh on those that remain with one neighbour fewer each time, until 2f + 2 remain.
 
-    Cost: n²·d for the table, then n²·log n (n³·log n iterative). Breaks down just below half the rows.
-    Blind to a common shift of all liars by up to sqrt(d) honest deviations, like Krum.
+    Cost: n²·d for the Gram matrix, then n²·log n (n³·log n iterative). Breaks down just below half the rows.
+    Blind to a common shift of all Byzantine rows by up to sqrt(d) honest deviations, like Krum.
     """
 
     spare: int = 2
     selected: int | None = None
     iterative: bool = False
+    name: ClassVar[str] = "multi-krum"
+    family: ClassVar[str] = "Distances"
     facts: ClassVar[Facts] = Facts(
         "Blanchard, El Mhamdi, Guerraoui, Stainer 2017; iterative: Shejwalkar, Houmansadr 2021",
         "n²·d, then n²·log n",
         "f < (n − 2)/2",
-        "liars no further from the others than honest rows are: a shift that grows like sqrt(d)",
+        "Byzantine rows no further from the others than honest rows are: a shift that grows like sqrt(d)",
     )
 
     def __post_init__(self) -> None:
-        """Refuse to select nothing."""
         super().__post_init__()
         if self.selected is not None and self.selected < 1:
-            raise BadFraction(f"selected={self.selected}; give how many rows to average, at least 1.")
+            raise BadParameter(f"selected={self.selected}; give how many rows to average, at least 1.")
 
     def assumed_corrupt(self, n: int) -> int:
-        """Refuses too few rows before any is read."""
         return check_neighbour_count(self, n, super().assumed_corrupt(n), self.spare)
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """Equal weight on the selected rows."""
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         n = geometry.n
         check_neighbour_count(self, n, f, self.spare)
         usual = n - 2 * f - 2 if self.iterative else n - f
         count = max(1, min(self.selected or usual, n))
         if self.iterative:
-            return Verdict(mean_of(geometry, iterative_selection(geometry, f, count)), Stop.DIRECT)
+            kept = iterative_selection(geometry, f, count)
+            return Decision(Verdict(mean_of(geometry, kept), Stop.DIRECT))
         scores = krum_scores_by_prior(geometry, n - f - self.spare)
-        return Verdict(mean_of(geometry, smallest(scores, count)), Stop.DIRECT)
+        return Decision(Verdict(mean_of(geometry, smallest(scores, count)), Stop.DIRECT))
 
 
 def krum_scores(between: Array, counted: int) -> Array:
@@ -162,7 +161,7 @@ def krum_scores(between: Array, counted: int) -> Array:
 
 
 def krum_scores_by_prior(geometry: Geometry, counted: int) -> Array:
-    """Krum's scores; a row that the caller gave no mass is never chosen."""
+    """Krum's scores; a row without prior weight is never chosen."""
     return np.where(geometry.prior_weights > 0, krum_scores(geometry.squared_distances(), counted), np.inf)
 
 
@@ -176,12 +175,12 @@ def iterative_selection(geometry: Geometry, f: int, count: int) -> Mask:
     return ~np.isin(np.arange(geometry.n), remaining)
 
 
-def check_neighbour_count(rule: TableRule, n: int, f: int, spare: int) -> int:
-    """f, if more than f others are counted in a score. Without liars any number of rows will do."""
+def check_neighbour_count(rule: Rule, n: int, f: int, spare: int) -> int:
+    """f, if more than f others are counted in a score. Where f is 0 any number of rows will do."""
     if f and n - f - spare <= f:
         need = 2 * f + 1 + spare
         raise BadFraction(
-            f"{type(rule).__name__} with f={f} needs at least {need} rows, found n={n}: liars could vouch "
-            f"for one another; give f at most {max((n - 1 - spare) // 2, 0)}, or {need} rows."
+            f"{type(rule).__name__} with f={f} needs at least {need} rows, found n={n}: corrupt rows could "
+            f"vouch for one another; give f at most {max((n - 1 - spare) // 2, 0)}, or {need} rows."
         )
     return f

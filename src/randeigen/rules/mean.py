@@ -7,18 +7,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from randeigen.rules.base import Facts, TableRule, normalised
-from randeigen.types import Geometry, Stop, Verdict
+from randeigen.rules.base import Facts, Rule, default_f_to_zero, normalised
+from randeigen.types import Decision, Geometry, Statistic, Stop, Verdict
 
 
 @dataclass(frozen=True)
-class Mean(TableRule):
-    """Every row counts the same, liars included. With eps or f its certificate says what that risks.
+class Mean(Rule):
+    """Every row counts the same, Byzantine ones included. With eps or f its certificate says what that risks.
 
     Cost: one reading; the certificate's is another. Breakdown point 0: one row moves it at will.
     """
 
-    needs: ClassVar[str] = "nothing"
+    name: ClassVar[str] = "mean"
+    family: ClassVar[str] = "Centres"
     facts: ClassVar[Facts] = Facts(
         paper="no defence",
         cost="n·d (n²·d with its certificate)",
@@ -27,11 +28,11 @@ class Mean(TableRule):
     )
 
     def __post_init__(self) -> None:
-        """Without eps or f nobody is assumed to lie."""
-        if self.eps is None and self.f is None:
-            object.__setattr__(self, "f", 0)
+        default_f_to_zero(self)
         super().__post_init__()
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """The prior itself."""
-        return Verdict(normalised(geometry.prior_weights), Stop.DIRECT)
+    def statistic(self) -> Statistic:
+        return Statistic.NONE
+
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        return Decision(Verdict(normalised(geometry.prior_weights), Stop.DIRECT))

@@ -1,4 +1,4 @@
-"""The paper's own loops: remove rows at random by their distance along the widest direction."""
+"""The paper's own loops: rows are removed at random by their projections on the top direction."""
 
 from __future__ import annotations
 
@@ -9,37 +9,41 @@ from typing import ClassVar
 
 import numpy as np
 
-from randeigen.errors import BadFraction
-from randeigen.geometry.projection import jl_width
-from randeigen.rules.base import Facts, TableRule, normalised
-from randeigen.types import Array, Geometry, Spread, Stop, Verdict
+from randeigen.errors import BadParameter
+from randeigen.rules.base import Facts, Rule, normalised
+from randeigen.types import Array, Decision, Geometry, GeometryKind, Stop, TopDirection, Verdict
 
 CONVERGENCE_TOLERANCE = 1e-5  # relative change of the eigenvalue that the paper calls convergence
 EPS_P = 0.1  # the paper's error of power iteration
+# The paper's sketch of d = 2^18 columns has ln(d)/0.1² of them. On an exact Gram matrix d is not known.
+ASSUMED_SKETCH_COLUMNS = 1248
 
 
 @dataclass(frozen=True)
-class Filtering(TableRule):
+class Filtering(Rule):
     """Randomized filtering with a known bound on the honest variance (the paper's Algorithm 2).
 
-    Removes row i with probability |pᵢ|/max|p|, p being the projections on the widest direction, until the
-    widest variance is below `gamma` (in squared units of the rows) or 2·eps·n rounds are over. The answer is
-    only as good as gamma: too small and honest rows go, too large and liars stay. Cost as RandEigen.
+    Removes row i with probability |pᵢ|/max|p|, p being the projections on the top direction, until the top
+    variance is below `gamma` (in squared units of the rows) or 2·eps·n rounds are over. The answer is only
+    as good as gamma: too small and honest rows go, too large and Byzantine rows stay. Cost as RandEigen.
     """
 
     gamma: float = math.nan
+    name: ClassVar[str] = "filtering"
+    family: ClassVar[str] = "Spectral filters"
+    known_variance: ClassVar[str | None] = "gamma"
     facts: ClassVar[Facts] = Facts(
         paper="Diakonikolas, Kane 2023 (the paper's Algorithm 2)",
         cost="n²·d + n² a round, 2·eps·n rounds",
         breakdown="1/12 in theory",
-        blind_to="anything that keeps the widest variance below gamma",
+        blind_to="anything that keeps the top variance below gamma",
     )
 
     def __post_init__(self) -> None:
-        """Refuse a missing threshold: it is a promise about the honest rows, so it has no default."""
+        """Refuse a missing gamma: it is the caller's claim about the honest rows, so it has no default."""
         super().__post_init__()
         if not self.gamma >= 0:
-            raise BadFraction(
+            raise BadParameter(
                 f"Filtering needs gamma, the largest variance honest rows have along any direction; "
                 f"found gamma={self.gamma}. If it is not known, use RandEigen or Filtering.converging."
             )
@@ -49,23 +53,24 @@ class Filtering(TableRule):
         """Algorithm 4: stops when the eigenvalue settles instead of at a threshold."""
         return ConvergingFiltering(eps, f)
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """Algorithm 2."""
-
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         def ended(spreads: list[float], left: int) -> Stop | None:
             square = spreads[-1] * spreads[-1]  # of 1e200 this is infinite, where ** 2 is an error
-            return Stop.NARROW if square < self.gamma else None
+            return Stop.BELOW_THRESHOLD if square < self.gamma else None
 
-        return remove_at_random(geometry, _rounds(self, geometry.n, f), geometry.top_direction, ended, rng)
+        rounds = _rounds(self, geometry.n, f)
+        return Decision(remove_at_random(geometry, rounds, geometry.top_direction, ended, rng))
 
 
 @dataclass(frozen=True)
-class ConvergingFiltering(TableRule):
+class ConvergingFiltering(Rule):
     """Randomized filtering that stops when the top eigenvalue settles (the paper's Algorithm 4).
 
     It exists for the paper's analysis and shares the end of Algorithm 3, see `PublishedRandEigen`.
     """
 
+    name: ClassVar[str] = "converging"
+    family: ClassVar[str] = "Spectral filters"
     facts: ClassVar[Facts] = Facts(
         paper="Lee, Kolluri, Saxena, Chang 2025, Algorithm 4",
         cost="n²·d + n² a round, 2·eps·n rounds",
@@ -73,23 +78,24 @@ class ConvergingFiltering(TableRule):
         blind_to="nothing in particular: it throws away honest rows too",
     )
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """Algorithm 4: exact eigenvectors, published stopping."""
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         ended = _published_end(geometry.n, self.eps if self.eps is not None else f / geometry.n)
-        return remove_at_random(geometry, _rounds(self, geometry.n, f), geometry.top_direction, ended, rng)
+        rounds = _rounds(self, geometry.n, f)
+        return Decision(remove_at_random(geometry, rounds, geometry.top_direction, ended, rng))
 
 
 @dataclass(frozen=True)
-class PublishedRandEigen(TableRule):
+class PublishedRandEigen(Rule):
     """Algorithm 3 line by line: Gaussian sketch, power iteration, removal by |p|/max|p|, last iterate.
 
     Known end: the relative change of the eigenvalue never falls to 1e-5 on real or Gaussian rows, so the
     floor of (1 − 5·eps)·n rows is the only brake, and a round can jump far below it. Without any attack it
     leaves about 60 of 100 rows at eps = 0.05 and 40 at 0.10; at eps ≥ 0.2 the floor is 0 and it removes
-    everybody. Measured in docs/departures.md. Here to be compared with; use `RandEigen`.
+    all. Measured in docs/departures.md. Here to be compared with; use `RandEigen`.
     """
 
-    geometry: ClassVar[str] = "gaussian"
+    name: ClassVar[str] = "published"
+    family: ClassVar[str] = "Spectral filters"
     facts: ClassVar[Facts] = Facts(
         paper="Lee, Kolluri, Saxena, Chang 2025, Algorithm 3 as printed",
         cost="n·k·d, k = 100·ln d, + n·k a step",
@@ -97,48 +103,58 @@ class PublishedRandEigen(TableRule):
         blind_to="nothing in particular: it throws away honest rows too",
     )
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+    @property
+    def geometry(self) -> GeometryKind:
+        return "gaussian"
+
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Algorithm 3 from line 4 on; the sketch of lines 1 to 3 is the geometry."""
-        k = getattr(geometry, "points", np.empty((0, jl_width(2**18)))).shape[1]
+        points = geometry.coordinates
+        k = ASSUMED_SKETCH_COLUMNS if points is None else points.shape[1]
         steps = math.ceil(abs(math.log(4 * k) / (2 * math.log(1 - EPS_P))))
 
-        def widest(weights: Array) -> Spread:
+        def top_direction(weights: Array) -> TopDirection:
             return geometry.top_direction_by_power_iteration(weights, steps, rng)
 
         ended = _published_end(geometry.n, self.eps if self.eps is not None else f / geometry.n)
-        return remove_at_random(geometry, _rounds(self, geometry.n, f), widest, ended, rng)
+        rounds = _rounds(self, geometry.n, f)
+        return Decision(remove_at_random(geometry, rounds, top_direction, ended, rng))
 
 
 def remove_at_random(
     geometry: Geometry,
     rounds: int,
-    widest: Callable[[Array], Spread],
+    top_direction: Callable[[Array], TopDirection],
     ended: Callable[[list[float], int], Stop | None],
     rng: np.random.Generator,
 ) -> Verdict:
     """The loop Algorithms 2, 3 and 4 share; they differ in when they stop and how they find the direction."""
-    mass, stop = geometry.prior_weights.copy(), Stop.ROUNDS
+    w, stop = geometry.prior_weights.copy(), Stop.MAX_ROUNDS
     spreads: list[float] = []
-    fell, scores = np.zeros(geometry.n, dtype=np.intp), np.zeros(geometry.n)
+    dropped_in_round, scores = np.zeros(geometry.n, dtype=np.intp), np.zeros(geometry.n)
     for now in range(1, rounds + 1):
-        spread = widest(mass)
-        spreads.append(geometry.unit * math.sqrt(spread.variance))
-        if spread.variance <= 0 or not spread.places.any():
-            stop = Stop.AGREE
+        top = top_direction(w)
+        spreads.append(geometry.unit * math.sqrt(top.variance))
+        if top.variance <= 0 or not top.projections.any():
+            stop = Stop.IDENTICAL_ROWS
             break
-        if reason := ended(spreads, int(np.count_nonzero(mass))):
+        if reason := ended(spreads, int(np.count_nonzero(w))):
             stop = reason
             break
-        distance = abs(spread.places)
-        goes = (mass > 0) & (rng.random(geometry.n) < distance / distance.max())
-        if goes[mass > 0].all():
+        distance = abs(top.projections)
+        removed = (w > 0) & (rng.random(geometry.n) < distance / distance.max())
+        if removed[w > 0].all():
             stop = Stop.EMPTY
             break
-        fell[goes], scores[goes] = now, spread.scores[goes] / spread.variance
-        mass = np.where(goes, 0.0, mass)
-    last = max(len(spreads) - 1, 0)
+        dropped_in_round[removed], scores[removed] = now, top.scores[removed] / top.variance
+        w = np.where(removed, 0.0, w)
     return Verdict(
-        normalised(mass), stop, spreads=tuple(spreads), chosen=last, dropped_in_round=fell, scores=scores
+        normalised(w),
+        stop,
+        spreads=tuple(spreads),
+        answer_round=max(len(spreads) - 1, 0),
+        dropped_in_round=dropped_in_round,
+        scores=scores,
     )
 
 
@@ -152,5 +168,5 @@ def _published_end(n: int, eps: float) -> Callable[[list[float], int], Stop | No
     return ended
 
 
-def _rounds(rule: TableRule, n: int, f: int) -> int:
+def _rounds(rule: Rule, n: int, f: int) -> int:
     return math.floor(2 * n * rule.eps + 1e-9) if rule.eps is not None else 2 * f

@@ -11,29 +11,32 @@ from typing import ClassVar
 import numpy as np
 
 from randeigen.errors import BadRows, MissingExtra
-from randeigen.rules.base import Facts, TableRule, normalised
+from randeigen.rules.base import Facts, Rule, normalised
 from randeigen.rules.randeigen import RandEigen, far_outliers
-from randeigen.types import Array, Geometry, Stop, Verdict
+from randeigen.types import Array, Decision, Geometry, Stop, Verdict
 
 MAX_SDP_ROWS = 200
-MAX_SDP_RANK = 50  # dimensions the rows span: 4 seconds a programme here, and it grows as their sixth power
-RELATIVE_CHANGE = 1e-6  # relative: alternating further would not be seen in the answer
+MAX_SDP_RANK = 50  # dimensions that the rows span: 4 seconds a programme, growing as their sixth power
+CONVERGED_CHANGE = 1e-6  # relative change of the spread below which alternating ends
 
 
 @dataclass(frozen=True)
-class Semidefinite(TableRule):
-    """The weights of least widest variance: min λmax(Σ wᵢ(xᵢ−ν)(xᵢ−ν)ᵀ), 0 ≤ wᵢ ≤ 1/(n−f), Σ wᵢ = 1.
+class Semidefinite(Rule):
+    """The weights of least top variance: min λmax(Σ wᵢ(xᵢ−ν)(xᵢ−ν)ᵀ), 0 ≤ wᵢ ≤ 1/(n−f), Σ wᵢ = 1.
 
     The semidefinite estimator of Diakonikolas et al. 2016 (as in Cheng, Diakonikolas, Ge 2019), standing in
     for the sum-of-squares row of the paper's Table 1, whose own programme has n² × n² moments. With ν fixed
     it is a semidefinite programme, solved exactly by clarabel (extra [sdp]); ν then moves to the new mean
     until the variance settles, never growing. Even weights on the honest rows are among the candidates, so
-    the widest variance ends no greater than about theirs. Cost: n²·d for the table, then r⁶ a programme, r ≤
-    min(n−1, d) being the dimensions that the rows span: 4 seconds at r = 50, and no more are taken. Breaks
-    down at a third of the rows. Blind to rows that hide inside the honest spread.
+    the top variance ends no greater than about theirs. Cost: n²·d for the Gram matrix, then r⁶ a programme,
+    r ≤ min(n−1, d) being the dimensions that the rows span: 4 seconds at r = 50, and no more are taken.
+    Breaks down at a third of the rows. Blind to Byzantine rows inside the honest spread.
     """
 
     rounds: int = 10
+    name: ClassVar[str] = "semidefinite"
+    family: ClassVar[str] = "Small by nature"
+    only_small: ClassVar[str] = "its programme takes rows that span up to 50 dimensions"
     facts: ClassVar[Facts] = Facts(
         paper="Cheng, Diakonikolas, Ge 2019, arXiv:1811.09380; for Kothari, Steurer 2017",
         cost="n²·d + min(n, d)⁶ (up to 50)",
@@ -42,43 +45,46 @@ class Semidefinite(TableRule):
     )
 
     def assumed_corrupt(self, n: int) -> int:
-        """As told, for as many rows as can be done, where the solver is installed."""
         if n > MAX_SDP_ROWS:
             raise BadRows(f"Semidefinite takes up to {MAX_SDP_ROWS} rows, found {n}; use RandEigen.")
         if find_spec("clarabel") is None or find_spec("scipy") is None:
             raise MissingExtra("Semidefinite needs clarabel and scipy; install randeigen[sdp].")
         return super().assumed_corrupt(n)
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Programme after programme, each from the last one's mean."""
         start = RandEigen(f=f).weigh(geometry, f, rng)
-        wild = far_outliers(geometry, f)
-        live = np.flatnonzero(~wild & (geometry.prior_weights > 0))
+        far = far_outliers(geometry, f)
+        live = np.flatnonzero(~far & (geometry.prior_weights > 0))
         points = _coordinates(geometry.take(live).squared_distances())
         if f and points.shape[1] > MAX_SDP_RANK:
             raise BadRows(
-                f"Semidefinite takes rows that span up to {MAX_SDP_RANK} dimensions, found {points.shape[1]}, "
-                f"for which a programme would take {4 * (points.shape[1] / MAX_SDP_RANK) ** 6 / 60:,.1f} minutes "
+                f"Semidefinite takes rows that span up to {MAX_SDP_RANK} dimensions, found "
+                f"{points.shape[1]}, for which a programme would take "
+                f"{4 * (points.shape[1] / MAX_SDP_RANK) ** 6 / 60:,.1f} minutes "
                 f"or so; give at most {MAX_SDP_RANK + 1} rows or {MAX_SDP_RANK} columns, or use RandEigen."
             )
         if f == 0 or points.shape[1] == 0:
-            weights = normalised(np.where(wild, 0.0, geometry.prior_weights))
-            return Verdict(weights, Stop.DIRECT if f == 0 else Stop.AGREE, far_outliers=wild)
+            weights = normalised(np.where(far, 0.0, geometry.prior_weights))
+            stop = Stop.DIRECT if f == 0 else Stop.IDENTICAL_ROWS
+            return Decision(Verdict(weights, stop, far_outliers=far))
         cap, w = 1 / min(geometry.n - f, live.size), start.weights[live]
-        weights, spreads, stop = start.weights, list[float](), Stop.ROUNDS
+        weights, spreads, stop = start.weights, list[float](), Stop.MAX_ROUNDS
         for _ in range(self.rounds):
-            found = lightest(points - w @ points / w.sum(), cap)
-            if found is None:  # what there is stands: its certificate is measured all the same
-                stop = Stop.CONVERGED if spreads else Stop.ROUNDS
+            solution = least_top_variance(points - w @ points / w.sum(), cap)
+            if solution is None:  # the last weights are the answer, and have a certificate like any
+                stop = Stop.CONVERGED if spreads else Stop.MAX_ROUNDS
                 break
-            w, weights = found, np.zeros(geometry.n)
+            w, weights = solution, np.zeros(geometry.n)
             weights[live] = w
             spreads.append(geometry.unit * math.sqrt(geometry.top_direction(weights).variance))
-            if len(spreads) > 1 and spreads[-1] >= (1 - RELATIVE_CHANGE) * spreads[-2]:
+            if len(spreads) > 1 and spreads[-1] >= (1 - CONVERGED_CHANGE) * spreads[-2]:
                 stop = Stop.CONVERGED
                 break
         last = max(len(spreads) - 1, 0)
-        return Verdict(normalised(weights), stop, spreads=tuple(spreads), chosen=last, far_outliers=wild)
+        return Decision(
+            Verdict(normalised(weights), stop, spreads=tuple(spreads), answer_round=last, far_outliers=far)
+        )
 
 
 def _coordinates(apart: Array) -> Array:
@@ -86,17 +92,17 @@ def _coordinates(apart: Array) -> Array:
     n = apart.shape[0]
     centre = np.eye(n) - 1 / n
     values, vectors = np.linalg.eigh(-0.5 * centre @ apart @ centre)
-    seen = values > 1e-10 * max(values[-1], 0.0)
-    return np.asarray(vectors[:, seen] * np.sqrt(values[seen]))
+    kept = values > 1e-10 * max(values[-1], 0.0)
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
 
 
-def lightest(points: Array, cap: float) -> Array | None:
-    """(n,) weights from 0 to `cap`, summing to 1, of least widest second moment: the programme itself.
+def least_top_variance(points: Array, cap: float) -> Array | None:
+    """(n,) weights from 0 to `cap`, summing to 1, of least top second moment: the programme itself.
 
-    None if the solver finds no way, in units of the typical row nor in those of the furthest.
+    None if the solver fails both in units of the typical row and in those of the furthest.
     """
-    lengths = np.sqrt((points**2).sum(axis=1))
-    for unit in (float(np.median(lengths)), float(lengths.max())):
+    norms = np.sqrt((points**2).sum(axis=1))
+    for unit in (float(np.median(norms)), float(norms.max())):
         weights = _solved(points / unit, cap) if unit > 0 else np.zeros(1)
         if weights.sum() > 0.99:
             return normalised(np.where(weights > 1e-9 * cap, weights, 0.0))

@@ -9,20 +9,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.errors import BadFraction
-from randeigen.rules.base import Facts, TableRule, mean_of
+from randeigen.errors import BadFraction, BadParameter
+from randeigen.rules.base import Facts, Rule, mean_of
 from randeigen.rules.geometric_median import products
 from randeigen.rules.krum import krum_scores
 from randeigen.rules.randeigen import far_outliers
-from randeigen.types import Array, Geometry, Mask, Stop, Verdict
+from randeigen.types import Array, Decision, Geometry, Mask, Stop, Verdict
 
-MAX_SEARCH_SECONDS = 60.0  # seconds that a search may take: more is refused, as far as it can be foreseen
+MAX_SEARCH_SECONDS = 60.0  # a search that is foreseen to take longer is refused
 SO_FAR = "the best choice seen, since "
-FLAT = 1e-14  # of all scatter: what is left of it is rounding, and nothing is narrower
+MIN_SCATTER_RATIO = 1e-14  # of all scatter: less is rounding, so no set can be narrower
 
 
 @dataclass(frozen=True)
-class MDA(TableRule):
+class MDA(Rule):
     """The mean of the n − f rows with the least diameter (Rousseeuw 1985; El Mhamdi et al. 2018).
 
     Exact. Whether n − f rows lie within t of one another asks for f rows that touch every pair further
@@ -30,44 +30,45 @@ class MDA(TableRule):
     the distances. Of several such sets, and there often are, the one that keeps the most central rows;
     `ties="first"` keeps the first rows instead, as byzfl does.
 
-    Cost: n²·d for the table, then at worst 1.47^f·n² and in practice 1.1^f·n² (n = 30, f = 6: milliseconds);
-    refused where that is more than `patience` seconds, and ended there with the tightest set so far where
-    the rows make it so. Breaks down at half the rows. Blind to liars within the honest diameter, which grows
-    like sqrt(d).
+    Cost: n²·d for the Gram matrix, then at worst 1.47^f·n² and in practice 1.1^f·n² (n = 30, f = 6:
+    milliseconds); refused where that is more than `patience` seconds, and ended there with the tightest set
+    so far where the rows make it so. Breaks down at half the rows. Blind to Byzantine rows within the honest
+    diameter, which grows like sqrt(d).
     """
 
-    ties: str = "central"
+    ties: str = "central"  # or "first"
     patience: float = MAX_SEARCH_SECONDS
+    name: ClassVar[str] = "mda"
+    family: ClassVar[str] = "Distances"
+    only_small: ClassVar[str] = "its search among subsets takes seconds a cell at n = 100"
     facts: ClassVar[Facts] = Facts(
         "Rousseeuw 1985; El Mhamdi, Guerraoui, Rouault 2018",
         "n²·d, then about 1.1^f·n²",
         "1/2",
-        "liars within the honest diameter, which grows like sqrt(d)",
+        "Byzantine rows within the honest diameter, which grows like sqrt(d)",
     )
 
     def __post_init__(self) -> None:
-        """Refuse unknown ways to choose among equals."""
         super().__post_init__()
         if self.ties not in ("central", "first"):
-            raise BadFraction(f'ties={self.ties!r}; choose "central" or "first".')
+            raise BadParameter(f'ties={self.ties!r}; choose "central" or "first".')
 
     def assumed_corrupt(self, n: int) -> int:
-        """Refuses hopeless sizes before any row is read."""
         f = super().assumed_corrupt(n)
         self._clock(n, f)
         return f
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """Equal weight on the tightest rows."""
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         between, n = geometry.squared_distances(), geometry.n
         central = np.argsort(krum_scores(between, n - f - 1), kind="stable")
         order = central if self.ties == "central" else np.arange(n)
         search = TightSearch(between, f, self._clock(n, f))
         try:
-            return Verdict(mean_of(geometry, search.run(order)), Stop.DIRECT)
-        except Unfinished as unfinished:  # the rows' doing, not the caller's
-            kept = np.isin(np.arange(n), central[: n - f]) if search.found is None else search.found
-            return Verdict(mean_of(geometry, kept), Stop.ROUNDS, notes=(f"{SO_FAR}{unfinished}",))
+            return Decision(Verdict(mean_of(geometry, search.run(order)), Stop.DIRECT))
+        except Unfinished as unfinished:  # the rows are at fault, not the caller
+            kept = np.isin(np.arange(n), central[: n - f]) if search.tightest is None else search.tightest
+            note = f"{SO_FAR}{unfinished}"
+            return Decision(Verdict(mean_of(geometry, kept), Stop.MAX_ROUNDS, notes=(note,)))
 
     def _clock(self, n: int, f: int) -> Clock:
         # Distances drawn without any geometry are the hardest met: 20,000 steps at f = 50, a million at 100.
@@ -75,44 +76,46 @@ class MDA(TableRule):
 
 
 @dataclass(frozen=True)
-class SMEA(TableRule):
-    """The mean of the n − f rows whose widest variance is least (Allouah et al. 2023).
+class SMEA(Rule):
+    """The mean of the n − f rows whose top variance is least (Allouah et al. 2023).
 
     Exact, by branch and bound. Removing rows R from m with scatter λₖ along direction k leaves at least
     λₖ − m/(m − |R|)·Σ_R s there, s being squared distances from the mean along it; choices that cannot get
     below the best set found are not looked at. Rows 10,000 times further out than the median row are
     removed first: no set that holds one is narrow.
 
-    Cost: n²·d for the table, then up to C(n, f)·n³ (n = 30, f = 6: seconds); refused, or ended, beyond
-    `patience` seconds as MDA is. Breaks down at half the rows. Blind to liars inside the honest spread.
+    Cost: n²·d for the Gram matrix, then up to C(n, f)·n³ (n = 30, f = 6: seconds); refused, or ended, beyond
+    `patience` seconds as MDA is. Breaks down at half the rows. Blind to Byzantine rows inside the honest
+    spread.
     """
 
     patience: float = MAX_SEARCH_SECONDS
+    name: ClassVar[str] = "smea"
+    family: ClassVar[str] = "Distances"
+    only_small: ClassVar[str] = "its search among subsets is refused at n = 100"
     facts: ClassVar[Facts] = Facts(
         "Allouah, Guerraoui, Gupta, Pinot, Stephan 2023",
         "n²·d, then up to C(n, f)·n³",
         "1/2",
-        "liars that hide inside the honest spread",
+        "Byzantine rows inside the honest spread",
     )
 
     def assumed_corrupt(self, n: int) -> int:
-        """Refuses hopeless sizes before any row is read."""
         f = super().assumed_corrupt(n)
         self._clock(n, f)
         return f
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
-        """Equal weight on the narrowest rows."""
-        wild, clock = far_outliers(geometry, f), self._clock(geometry.n, f)
-        near = np.flatnonzero(~wild)
-        search = NarrowSearch(products(geometry)[np.ix_(near, near)], f - int(wild.sum()), clock)
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        far, clock = far_outliers(geometry, f), self._clock(geometry.n, f)
+        near = np.flatnonzero(~far)
+        search = NarrowSearch(products(geometry)[np.ix_(near, near)], f - int(far.sum()), clock)
         stop, notes = Stop.DIRECT, tuple[str, ...]()
         try:
             search.run()
         except Unfinished as unfinished:
-            stop, notes = Stop.ROUNDS, (f"{SO_FAR}{unfinished}",)
-        kept = np.isin(np.arange(geometry.n), near[search.found])
-        return Verdict(mean_of(geometry, kept), stop, far_outliers=wild, notes=notes)
+            stop, notes = Stop.MAX_ROUNDS, (f"{SO_FAR}{unfinished}",)
+        kept = np.isin(np.arange(geometry.n), near[search.narrowest])
+        return Decision(Verdict(mean_of(geometry, kept), stop, far_outliers=far, notes=notes))
 
     def _clock(self, n: int, f: int) -> Clock:
         # A shapeless cloud in many dimensions is the hardest met: one choice in 60 has to be looked at.
@@ -121,7 +124,7 @@ class SMEA(TableRule):
 
 
 class Unfinished(BadFraction):
-    """A search took longer than sizes let foresee."""
+    """A search took longer than n and f let foresee."""
 
 
 @dataclass
@@ -137,17 +140,15 @@ class Clock:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what can be foreseen to take too long."""
         if self.likely * self.step > self.patience:
-            raise BadFraction(self._told(f"may take {in_words(self.likely * self.step)}"))
+            raise BadFraction(self._message(f"may take {in_words(self.likely * self.step)}"))
 
     def tick(self) -> None:
-        """One step."""
         self.steps += 1
         if self.steps * self.step > self.patience:
-            raise Unfinished(self._told(f"is not done after {self.steps:,} steps"))
+            raise Unfinished(self._message(f"is not done after {self.steps:,} steps"))
 
-    def _told(self, what: str) -> str:
+    def _message(self, what: str) -> str:
         return (
             f"{self.name} of n={self.n} rows with f={self.f} {what}, and patience is "
             f"{in_words(self.patience)}; give fewer rows, a smaller f, or a longer patience=, in seconds."
@@ -161,7 +162,7 @@ class TightSearch:
     between: Array  # (n, n) squared distances
     f: int
     clock: Clock
-    found: Mask | None = None  # the tightest choice so far
+    tightest: Mask | None = None  # the set of least diameter so far
 
     def run(self, order: NDArray[np.intp]) -> Mask:
         """(n,) which rows; of several choices the one that keeps the first in `order`."""
@@ -173,7 +174,7 @@ class TightSearch:
             if cover is None:
                 low = middle + 1
             else:
-                high, self.found = middle, ~np.isin(np.arange(n), bits(cover))
+                high, self.tightest = middle, ~np.isin(np.arange(n), bits(cover))
         return ~np.isin(np.arange(n), bits(self._sparing(conflicts(self.between, radii[high]), order)))
 
     def _cover(self, edges: list[int], alive: int, budget: int) -> int | None:
@@ -227,38 +228,37 @@ def conflicts(between: Array, radius: float) -> list[int]:
 
 
 def bits(number: int) -> list[int]:
-    """The places of the ones."""
-    places = []
+    """The positions of the ones."""
+    positions = []
     while number:
         low = number & -number
-        places.append(low.bit_length() - 1)
+        positions.append(low.bit_length() - 1)
         number ^= low
-    return places
+    return positions
 
 
 @dataclass
 class NarrowSearch:
-    """Branch and bound for the rows with the least widest variance."""
+    """Branch and bound for the n − f rows with the least top variance."""
 
     inner: Array  # (n, n) products
     f: int
     clock: Clock
-    best: float = math.inf  # the least scatter along the widest direction of any choice seen
-    found: list[int] = field(default_factory=list)
+    best: float = math.inf  # the least scatter along the top direction of any set so far
+    narrowest: list[int] = field(default_factory=list)
 
     def run(self) -> list[int]:
-        """The n − f rows."""
         self._greedy()
-        if self.best > FLAT * float(self.inner.trace()):
+        if self.best > MIN_SCATTER_RATIO * float(self.inner.trace()):
             self._search(list(range(self.inner.shape[0])), list(range(self.inner.shape[0])), self.f)
-        return self.found
+        return self.narrowest
 
     def _greedy(self) -> None:
-        """A first choice, to prune by: remove the row furthest out along the widest direction, f times."""
+        """A first set, to prune by: remove the row furthest out along the top direction, f times."""
         rows = list(range(self.inner.shape[0]))
         for _ in range(self.f):
             rows.pop(int(np.argmax(self._spectrum(rows)[1][:, -1])))
-        self.best, self.found = float(self._spectrum(rows)[0][-1]), rows
+        self.best, self.narrowest = float(self._spectrum(rows)[0][-1]), rows
 
     def _search(self, rows: list[int], free: list[int], left: int) -> None:
         """Try to remove `left` of the rows `free`; those not free stay."""
@@ -266,10 +266,10 @@ class NarrowSearch:
         scatter, scores = self._spectrum(rows)
         if left == 0:
             if scatter[-1] < self.best:
-                self.best, self.found = float(scatter[-1]), rows
+                self.best, self.narrowest = float(scatter[-1]), rows
             return
-        place = {row: i for i, row in enumerate(rows)}
-        open_scores = scores[[place[row] for row in free]]
+        position = {row: i for i, row in enumerate(rows)}
+        open_scores = scores[[position[row] for row in free]]
         grows = len(rows) / (len(rows) - left)
         gains = np.sort(open_scores, axis=0)[-left:].sum(axis=0)
         if (scatter - grows * gains).max() >= self.best:
@@ -278,7 +278,7 @@ class NarrowSearch:
         falling = open_scores[order, -1]
         for i in range(len(free) - left + 1):
             if scatter[-1] - grows * falling[i : i + left].sum() >= self.best:
-                return  # the rows still free stand too near the mean to narrow the widest direction enough
+                return  # removing any of the rows still free would not lower the top variance enough
             gone = free[order[i]]
             self._search([row for row in rows if row != gone], [free[j] for j in order[i + 1 :]], left - 1)
 

@@ -1,17 +1,17 @@
-"""Small by nature: the Tukey median and a semidefinite programme. For measuring bias, not for models."""
+"""The Tukey median. For measuring bias, not for models."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from randeigen.errors import BadFraction, BadRows
+from randeigen.backend.arrays import like
+from randeigen.errors import BadParameter, BadRows
 from randeigen.rules._tukey_depth import deepest_along, deepest_in_plane
-from randeigen.rules.base import Facts, TableRule
-from randeigen.rules.randeigen import RandEigen
-from randeigen.types import Array, Block, Geometry, Verdict
+from randeigen.rules.base import Facts, Rule, is_count
+from randeigen.types import Array, Block, Decision, Geometry, GeometryKind
 
 MAX_TUKEY_COLUMNS = 100
 MAX_TUKEY_ROWS = 2000
@@ -19,14 +19,7 @@ MAX_EXACT_PLANE_ROWS = 200  # above, an exact deepest point would take minutes
 
 
 @dataclass(frozen=True)
-class PointVerdict(Verdict):
-    """A verdict that carries the answer itself: it is no weighted mean."""
-
-    point: Array = field(default_factory=lambda: np.empty(0))  # (d,) in the caller's numbers
-
-
-@dataclass(frozen=True)
-class TukeyMedian(TableRule):
+class TukeyMedian(Rule):
     """The deepest point: argmax over x of the least number of rows in any closed half-space that holds x.
 
     Tukey 1975. Rows of one column: the median. Of two: the centre of the deepest region, exactly, from the
@@ -38,52 +31,52 @@ class TukeyMedian(TableRule):
     """
 
     directions: int = 1000
-    geometry: ClassVar[str] = "sketch"  # of rows this short it is the rows themselves
+    name: ClassVar[str] = "tukey"
+    family: ClassVar[str] = "Small by nature"
+    by_column: ClassVar[bool] = True
+    only_small: ClassVar[str] = "its search takes minutes a cell, and rows of up to 100 columns"
     facts: ClassVar[Facts] = Facts(
         paper="Tukey 1975",
         cost="n³ for d ≤ 2; n·d a random direction above (d ≤ 100)",
         breakdown="1/3 for symmetric rows, 1/(d+1) at worst",
-        blind_to="how far out a row is; above two columns, directions nobody drew",
+        blind_to="how far out a row is; above two columns, directions that were not drawn",
     )
 
     def __post_init__(self) -> None:
-        """At least one direction."""
         super().__post_init__()
-        if isinstance(self.directions, bool) or not isinstance(self.directions, int) or self.directions < 1:
-            raise BadFraction(f"directions={self.directions!r}; give a whole number from 1.")
+        if not is_count(self.directions):
+            raise BadParameter(f"directions={self.directions!r}; give a whole number from 1.")
+
+    @property
+    def geometry(self) -> GeometryKind:
+        return "sketch"  # of rows this short it is the rows themselves
 
     def assumed_corrupt(self, n: int) -> int:
-        """As told, for as many rows as can be done."""
         if n > MAX_TUKEY_ROWS:
             raise BadRows(f"TukeyMedian takes up to {MAX_TUKEY_ROWS} rows, found {n}; use RandEigen.")
         return super().assumed_corrupt(n)
 
-    def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> PointVerdict:
-        """RandEigen's weights for the certificate, and the deepest point."""
-        points, origin = self._coordinates(geometry)
-        point, depth, how = _deepest(points, self.directions, rng)
-        verdict = RandEigen(f=f).weigh(geometry, f, rng)
-        note = f"the deepest point {how}: at depth {depth} of {len(points)} rows"
-        return PointVerdict(
-            verdict.weights, verdict.stop, notes=(note,), point=(point - origin) * geometry.unit
-        )
-
-    def merge(self, columns: slice, block: Block, f: int, verdict: Verdict) -> Any:
-        """(b,) these columns of the point."""
-        assert isinstance(verdict, PointVerdict)
-        values = verdict.point[columns]
-        return values.astype(block.dtype) if isinstance(block, np.ndarray) else block.new_tensor(values)
-
-    @staticmethod
-    def _coordinates(geometry: Geometry) -> tuple[Array, Array]:
-        points: Array | None = getattr(geometry, "points", None)
-        if points is None or geometry.distortion or points.shape[1] > MAX_TUKEY_COLUMNS:
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        points, origin = geometry.coordinates, geometry.origin
+        if points is None or origin is None or geometry.distortion or points.shape[1] > MAX_TUKEY_COLUMNS:
             raise BadRows(
                 f"TukeyMedian needs rows of at most {MAX_TUKEY_COLUMNS} columns, and the columns themselves: "
                 'finding the deepest point is NP-hard in d. Leave geometry at "auto", or use RandEigen.'
             )
-        origin: Array = geometry.origin  # type: ignore[attr-defined]
-        return points, origin
+        point, depth, how = _deepest(points, self.directions, rng)
+        note = f"the deepest point {how}: at depth {depth} of {len(points)} rows"
+        return Decision(None, Point((point - origin) * geometry.unit), notes=(note,), with_rounds=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A combiner: the answer itself, known before the second pass."""
+
+    values: Array  # (d,) in the caller's numbers
+    block_multiple: ClassVar[int] = 1
+
+    def __call__(self, columns: slice, block: Block) -> Any:
+        return like(self.values[columns], block)
 
 
 def _deepest(points: Array, directions: int, rng: np.random.Generator) -> tuple[Array, int, str]:
@@ -92,7 +85,7 @@ def _deepest(points: Array, directions: int, rng: np.random.Generator) -> tuple[
         return np.median(points, axis=0), (n + 1) // 2, "exactly"
     if d == 2 and n <= MAX_EXACT_PLANE_ROWS:
         return *deepest_in_plane(points), "exactly"
-    drawn = rng.standard_normal((directions, d))
-    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-    along = np.vstack((np.eye(d), drawn))
+    normals = rng.standard_normal((directions, d))
+    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+    along = np.vstack((np.eye(d), normals))
     return *deepest_along(points, along), f"along {len(along)} directions, not exactly"

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from randeigen.errors import BadModel
+from randeigen.rules import Rule
 from randeigen.torch.autograd_graph import forward_precision
 from randeigen.torch.gradients.factors import PIECE, PerExampleGradient, summed_blocks
 from randeigen.torch.gram import check_gradient, measure, plan_for
 from randeigen.torch.group_verdict import BatchVerdict, as_groups, as_rule, judge
 from randeigen.torch.plan import GramPlan
-from randeigen.types import Array, Rule
+from randeigen.types import Array, OnExcess
 
 
 def backward(
@@ -27,7 +28,7 @@ def backward(
     groups: Any = None,
     directions: bool = False,
     seed: int | None = None,
-    on_excess: str = "raise",
+    on_excess: OnExcess = "raise",
 ) -> BatchVerdict:
     """Add the robust average of the per-example gradients to `.grad`, in place of `losses.mean().backward()`.
 

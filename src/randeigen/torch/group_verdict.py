@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.parallel import single_threaded_blas
+from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.geometry.base import ENTRY_ROUNDING, START_DIRECTIONS
 from randeigen.geometry.gram import GramGeometry
-from randeigen.pipeline import Assumed, budget_left, certified, checked_seed, unsure, weighed
-from randeigen.rules import RandEigen
-from randeigen.types import Array, Mask, Rule, Verdict, Weights
+from randeigen.pipeline import Assumed, assume, check_on_excess, check_rule, checked_seed
+from randeigen.pipeline import judge as judge_rows
+from randeigen.rules import RandEigen, Rule
+from randeigen.types import Array, Mask, OnExcess, Verdict, Weights
 
 MIN_GROUP_SIZE = 5  # examples: groups of fewer have no majority to speak of, and are judged together
 SMALL_GROUPS_LABEL = "small groups"
@@ -104,21 +105,18 @@ class BatchVerdict:
         return np.flatnonzero(self.weights == 0)
 
 
-def as_rule(eps: float | None, rule: Rule | None, on_excess: str = "raise") -> Rule:
+def as_rule(eps: float | None, rule: Rule | None, on_excess: OnExcess = "raise") -> Rule:
     """The rule meant by exactly one of `eps` and `rule`."""
     if (eps is None) == (rule is None):
         given = "neither" if eps is None else f"both eps={eps} and rule={rule}"
         raise BadFraction(
             f"give exactly one of eps (the fraction of examples you fear) and rule; found {given}."
         )
-    if on_excess not in ("raise", "drop"):
-        raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
+    check_on_excess(on_excess)
     if rule is None:
         return RandEigen(eps)
-    if not callable(getattr(rule, "weigh", None)):
-        raise BadFraction(f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2).")
-    if hasattr(rule, "merge"):
-        raise BadFraction(
+    if not check_rule(rule).weighs_rows():
+        raise BadParameter(
             f"{type(rule).__name__} works column by column, and here the rows are never formed; give a rule "
             "that weighs rows, such as randeigen.RandEigen(eps=0.05)."
         )
@@ -144,7 +142,7 @@ def judge(
     *,
     directions: bool = False,
     seed: int | None = None,
-    on_excess: str = "raise",
+    on_excess: OnExcess = "raise",
     unusable: Mapping[int, str] | None = None,
     itemsize: int = 4,
 ) -> BatchVerdict:
@@ -161,18 +159,16 @@ def judge(
     lost = dict(sorted({**lost, **(unusable or {})}.items()))
     usable[list(lost)] = False
     seen = _unit_gram(table, norms) if directions else table
-    rng = np.random.default_rng([seed, 5])
+    rng = np.random.default_rng([seed, Stream.TORCH_RULE])
     weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
     found: list[Group] = []
     notes: list[str] = []
     for label, members in _split(labels):
         here = usable[members]
         gone = {i: lost[i] for i in members[~here].tolist()}
-        f, stated = (
-            rule.assumed_corrupt(members.size),
-            getattr(rule, "stated_corrupt", rule.assumed_corrupt)(members.size),
-        )
-        assumed = budget_left(f, here, gone, on_excess, max(f, stated))
+        f = rule.assumed_corrupt(members.size)
+        stated = max(f, rule.stated_corrupt(members.size))
+        assumed = assume(f, members.size, gone, on_excess, stated)
         group, said = _judge_group(seen, rule, label, members[here], assumed, rng, itemsize, directions)
         notes += [*assumed.notes, *said, *group.verdict.notes]
         share = members.size / n
@@ -197,8 +193,6 @@ def _judge_group(
     itemsize: int,
     directions: bool,
 ) -> tuple[Group, tuple[str, ...]]:
-    if among := getattr(rule, "among", None):  # a rule that trusts an example by its place must find it again
-        rule = among(alive)
     m = alive.size
     lines = np.zeros((m + 1, m + 1))  # the last is the origin: gradients are measured from 0
     lines[:m, :m] = table if m == table.shape[0] else table[np.ix_(alive, alive)]
@@ -208,12 +202,9 @@ def _judge_group(
         rng.standard_normal((m, START_DIRECTIONS)),
         precision=ENTRY_ROUNDING[max(itemsize, 4)],
     )
-    with single_threaded_blas(m):
-        verdict, f = weighed(rule, geometry, assumed, rng)
-        if directions:
-            return Group(label, alive, verdict, assumed.certified, None), ()
-        sure = certified(geometry, verdict, f, assumed.certified)
-    return Group(label, alive, verdict, assumed.certified, sure), unsure(assumed, f, m)
+    judged = judge_rows(geometry, rule, alive, assumed, rng, certificate=not directions)
+    group = Group(label, alive, judged.verdict, assumed.certified, judged.bias_bound)
+    return group, () if directions else judged.notes
 
 
 def _distance_to_mean(table: Array, coefficients: Array, usable: Mask) -> float:

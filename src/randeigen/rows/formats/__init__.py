@@ -29,7 +29,7 @@ CODE_NAMES = {text: code for code, text in CODES.items() if code != "BF16"}
 
 
 class UnreadableFile(Exception):
-    """A file that cannot stand as a row, and why, in plain words."""
+    """A file that cannot be used as a row, and why, in plain words."""
 
 
 class Deflated(NamedTuple):
@@ -56,7 +56,7 @@ class Entry:
     name: str
     code: str  # one of CODES, or numpy's own string
     shape: tuple[int, ...]
-    place: LeafOffset
+    offset: LeafOffset
 
     @property
     def structure(self) -> tuple[str, str, tuple[int, ...]]:
@@ -87,7 +87,7 @@ def nbytes(code: str, shape: Sequence[int]) -> int:
 
 
 def quote(name: str) -> str:
-    """A stranger's text, fit for a terminal: escaped, and short."""
+    """A sender's text, fit for a terminal: escaped, and short."""
     text = ascii(name)
     return text if len(text) <= 80 else f"{text[:76]}...'"
 

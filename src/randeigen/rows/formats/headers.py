@@ -1,7 +1,7 @@
 """What files declare about themselves, and the structure most of them share.
 
-A header costs its reader far more than its bytes cost the sender. So all files are first asked how long
-theirs is, and none is parsed that is much longer than most: no sender decides what reading costs.
+A header costs its reader far more than its bytes cost the sender. So the length of every header is read
+first, and none is parsed that is much longer than most: no sender decides what reading costs.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from io import FileIO
 from typing import Any, NamedTuple, TypeVar
 
 from randeigen.errors import BadRows
+from randeigen.rows.ballots import winner_of
 from randeigen.rows.formats import Entry, UnreadableFile, is_float, nbytes, npy, npz, quote, shown, storage
 from randeigen.rows.formats.io import OpenFiles
 from randeigen.rows.formats.offsets import packed
 from randeigen.rows.formats.reader import Structure
 from randeigen.rows.formats.safetensors import extent, inspect
 
-FREE_HEADER_BYTES = 2**12  # bytes of header any file may have, whatever the others have
-FREE_DEFLATED_BYTES = 2**14  # bytes any file may deflate
-MAX_TIMES_MEDIAN = 2  # as much as most files have
+FREE_HEADER_BYTES = 2**12  # bytes of header that any file may have, whatever the others have
+FREE_DEFLATED_BYTES = 2**14  # bytes that any file may deflate
+MAX_TIMES_MEDIAN = 2  # beyond these, as many times the median of all files
 
 T = TypeVar("T")
 
@@ -42,96 +43,96 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
-class Vote(NamedTuple):
-    """What one file declares, in digests: a header of many names costs nothing once it is read."""
+class Declared(NamedTuple):
+    """What one file declares, in digests: a header of many names costs no memory once it is read."""
 
     structure: bytes  # names, shapes and kinds of numbers, whatever their order
     order: bytes
     codes: tuple[str, ...]  # dtypes, by name
-    places: bytes  # likewise
+    offsets: bytes  # where each leaf lies, by name
 
 
-class Look(NamedTuple):
-    """What a file says at once; None where it has to wait until the others have been asked."""
+class FirstLook(NamedTuple):
+    """What can be read of a file at once; None where that has to wait for the median of all files."""
 
     extent: int
     effort: int | None = None
-    vote: Vote | None = None
+    declared: Declared | None = None
 
 
 class Survey:
     """The headers of n files, each read through one handle."""
 
     def __init__(
-        self, paths: Sequence[str], handles: OpenFiles, form: Format, lose: Callable[[int, str], None]
+        self, paths: Sequence[str], handles: OpenFiles, form: Format, refuse: Callable[[int, str], None]
     ) -> None:
         self._paths = paths
         self._handles = handles
         self._form = form
-        self._lose = lose
+        self._refuse = refuse
         self._known: dict[Any, Any] = {}
 
     def take(self, rows: Iterable[int]) -> tuple[Structure, dict[int, bytes]]:
         """The structure most of these rows share, and where each that has it keeps each leaf, by name."""
-        looks = self._asked(rows, self._look)
-        told = f"declares a {self._form.header} of {{:,}} bytes"
-        rows = self._within({row: look.extent for row, look in looks.items()}, FREE_HEADER_BYTES, told)
+        looks = self._read_each(rows, self._look)
+        text = f"declares a {self._form.header} of {{:,}} bytes"
+        rows = self._within({row: look.extent for row, look in looks.items()}, FREE_HEADER_BYTES, text)
         if self._form.effort:
             efforts = {row: effort for row in rows if (effort := looks[row].effort) is not None}
-            efforts |= self._asked((row for row in rows if row not in efforts), self._form.effort)
+            efforts |= self._read_each((row for row in rows if row not in efforts), self._form.effort)
             rows = self._within(efforts, FREE_DEFLATED_BYTES, "deflates {:,} bytes, which cost more to read")
-        votes = {row: vote for row in rows if (vote := looks[row].vote) is not None}
-        votes |= self._asked((row for row in rows if row not in votes), self._vote)
-        if not votes:
+        known = {row: declared for row in rows if (declared := looks[row].declared) is not None}
+        known |= self._read_each((row for row in rows if row not in known), self._declared)
+        if not known:
             return (), {}
-        winner = self._winner(votes)
-        alike = {row: vote for row, vote in votes.items() if vote.structure == winner}
+        winner = self._winner(known)
+        alike = {row: declared for row, declared in known.items() if declared.structure == winner}
         leaves = self._leaves(alike)
-        for row in votes:
+        for row in known:
             if row not in alike:
-                self._tell_apart(row, leaves)
-        return leaves, {row: vote.places for row, vote in alike.items()}
+                self._refuse_structure(row, leaves)
+        return leaves, {row: declared.offsets for row, declared in alike.items()}
 
-    def _asked(self, rows: Iterable[int], question: Callable[[FileIO], T]) -> dict[int, T]:
-        """The answers of those rows that can give one."""
-        found = {}
+    def _read_each(self, rows: Iterable[int], read: Callable[[FileIO], T]) -> dict[int, T]:
+        """What `read` makes of each of these files; those it cannot read are refused."""
+        results = {}
         for row in rows:
             try:
-                found[row] = question(self._handles[row])
+                results[row] = read(self._handles[row])
             except UnreadableFile as reason:
-                self._lose(row, str(reason))
-        return found
+                self._refuse(row, str(reason))
+        return results
 
-    def _within(self, sizes: Mapping[int, int], free: int, told: str) -> list[int]:
-        """The rows that ask for no more than TIMES the median; fewer than half cannot move it."""
+    def _within(self, sizes: Mapping[int, int], free: int, text: str) -> list[int]:
+        """The rows within MAX_TIMES_MEDIAN times the median size, which fewer than half cannot move."""
         median = sorted(sizes.values())[len(sizes) // 2] if sizes else 0
         most = max(free, MAX_TIMES_MEDIAN * median)
         for row, size in sizes.items():
             if size > most:
-                self._lose(row, f"{told.format(size)}, most files {median:,}; at most {most:,} are read")
+                self._refuse(row, f"{text.format(size)}, most files {median:,}; at most {most:,} are read")
         return [row for row, size in sizes.items() if size <= most]
 
-    def _look(self, file: FileIO) -> Look:
-        """All that can be asked of a file before it is known what others ask for, at one opening."""
+    def _look(self, file: FileIO) -> FirstLook:
+        """All that can be read before the median of all files is known, at one opening."""
         extent = self._form.extent(file) if self._form.extent else 0
         if extent > FREE_HEADER_BYTES:
-            return Look(extent)
+            return FirstLook(extent)
         effort = self._form.effort(file) if self._form.effort else 0
-        return Look(extent, effort, None if effort > FREE_DEFLATED_BYTES else self._vote(file))
+        return FirstLook(extent, effort, None if effort > FREE_DEFLATED_BYTES else self._declared(file))
 
-    def _vote(self, file: FileIO) -> Vote:
-        """What a file votes for; files of one model vote for the same, which is kept once."""
-        return Vote(*(self._known.setdefault(part, part) for part in vote_of(self._form.inspect(file))))
+    def _declared(self, file: FileIO) -> Declared:
+        """What a file declares; files of one model declare the same, which is kept once."""
+        return Declared(*(self._known.setdefault(part, part) for part in declared(self._form.inspect(file))))
 
-    def _winner(self, votes: Mapping[int, Vote]) -> bytes:
+    def _winner(self, known: Mapping[int, Declared]) -> bytes:
         """The structure more than half the files share: no one sender can set it, not even the first."""
-        ballots = Counter(vote.structure for vote in votes.values())
-        winner, count = ballots.most_common(1)[0]
-        if 2 * count > len(votes):
+        ballots = Counter(declared.structure for declared in known.values())
+        winner = winner_of(ballots, len(known))
+        if winner is not None:
             return winner
         groups = []
         for ballot, count in ballots.most_common(4):
-            row = next(row for row, vote in votes.items() if vote.structure == ballot)
+            row = next(row for row, declared in known.items() if declared.structure == ballot)
             groups.append(f"{count:,} like {shown(self._paths[row])} ({self._summary(row)})")
         more = f" and {len(ballots) - 4:,} more kinds" if len(ballots) > 4 else ""
         raise BadRows(
@@ -139,28 +140,28 @@ class Survey:
             "pass files of one model."
         )
 
-    def _leaves(self, alike: Mapping[int, Vote]) -> Structure:
+    def _leaves(self, alike: Mapping[int, Declared]) -> Structure:
         """Leaves in the order of most files, each in the dtype of most, or else of the middle one."""
-        order = Counter(vote.order for vote in alike.values()).most_common(1)[0][0]
-        for row in [row for row, vote in alike.items() if vote.order == order]:
-            entries = self._asked([row], self._form.inspect).get(row, [])
-            if vote_of(entries) == alike[row]:
+        order = Counter(each.order for each in alike.values()).most_common(1)[0][0]
+        for row in [row for row, each in alike.items() if each.order == order]:
+            entries = self._read_each([row], self._form.inspect).get(row, [])
+            if declared(entries) == alike[row]:
                 break
-            self._lose(row, "changed while it was read")
+            self._refuse(row, "changed while it was read")
         else:
             raise BadRows("the files changed while they were read; pass files that are complete.")
-        counts = Counter(vote.codes for vote in alike.values())
-        middle = {entry.name: middle_code(tallied(counts, at)) for at, entry in enumerate(by_name(entries))}
+        counts = Counter(each.codes for each in alike.values())
+        middle = {entry.name: middle_code(codes_at(counts, at)) for at, entry in enumerate(by_name(entries))}
         return tuple((entry.name, middle[entry.name], entry.shape) for entry in entries)
 
-    def _tell_apart(self, row: int, leaves: Structure) -> None:
-        """Lose a row of another structure, saying how it differs."""
-        for _, entries in self._asked([row], self._form.inspect).items():
-            found = {entry.name: entry for entry in entries}
-            self._lose(row, difference(leaves, found) or "changed while it was read")
+    def _refuse_structure(self, row: int, leaves: Structure) -> None:
+        """Refuse a file of another structure, with the first difference."""
+        for _, entries in self._read_each([row], self._form.inspect).items():
+            by_its_names = {entry.name: entry for entry in entries}
+            self._refuse(row, file_difference(leaves, by_its_names) or "changed while it was read")
 
     def _summary(self, row: int) -> str:
-        entries = self._asked([row], self._form.inspect).get(row, [])
+        entries = self._read_each([row], self._form.inspect).get(row, [])
         size = sum(nbytes(entry.code, entry.shape) // storage(entry.code).itemsize for entry in entries)
         return f"{len(entries):,} arrays, {size:,} numbers"
 
@@ -170,30 +171,30 @@ def by_name(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def vote_of(entries: Sequence[Entry]) -> Vote:
-    """What a file votes for."""
+def declared(entries: Sequence[Entry]) -> Declared:
+    """What a file with these entries declares."""
     ordered = by_name(entries)
-    structure = [(entry.name, kind(entry.code), entry.shape) for entry in ordered]
+    structure = [(entry.name, kind_of(entry.code), entry.shape) for entry in ordered]
     codes = tuple(entry.code for entry in ordered)
-    return Vote(digest(structure), digest([entry.name for entry in entries]), codes, packed(ordered))
+    return Declared(digest(structure), digest([entry.name for entry in entries]), codes, packed(ordered))
 
 
-def kind(code: str) -> str:
+def kind_of(code: str) -> str:
     """Floats of any width are cast; of integers, where a cast can lose all, only one width is accepted."""
     return "float" if is_float(code) else code
 
 
 def digest(thing: object) -> bytes:
-    """A short stand-in for a structure of any size."""
+    """32 bytes in place of a structure of any size."""
     return hashlib.sha256(repr(thing).encode()).digest()
 
 
-def tallied(counts: Mapping[tuple[str, ...], int], at: int) -> Counter[str]:
+def codes_at(counts: Mapping[tuple[str, ...], int], at: int) -> Counter[str]:
     """How many files store one leaf in each dtype."""
-    found: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for codes, count in counts.items():
-        found[codes[at]] += count
-    return found
+        total[codes[at]] += count
+    return total
 
 
 def middle_code(counts: Counter[str]) -> str:
@@ -206,13 +207,13 @@ def middle_code(counts: Counter[str]) -> str:
     raise AssertionError("no files, no dtype")
 
 
-def difference(expected: Structure, found: Mapping[str, Entry]) -> str | None:
+def file_difference(expected: Structure, found: Mapping[str, Entry]) -> str | None:
     """How a file departs from the others, or None: the first difference only."""
     for name, code, shape in expected:
         if name not in found:
             return f"has no array {quote(name)}, most files have one"
         other = found[name]
-        if (kind(other.code), other.shape) != (kind(code), shape):
+        if (kind_of(other.code), other.shape) != (kind_of(code), shape):
             array = f"array {quote(name)}" if name else "an array"
             return f"has {array} of {other.code} {list(other.shape)}, most files have {code} {list(shape)}"
     names = {name for name, _, _ in expected}

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from randeigen.rows.formats import Deflated, UnreadableFile
 
 MAX_OPEN_FILES = 128  # well under the usual limit of 1024 a process, which is not ours alone
-READ_BYTES = 2**16
-SPARE_OPEN_FILES = 2**10  # bytes of a deflated stream before it must have given something
+READ_BYTES = 2**16  # bytes of a deflated stream read at once
+MAX_EMPTY_DEFLATED_BYTES = 2**10  # bytes of a deflated stream that may yield nothing
 MACHINE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
 
 
@@ -36,9 +36,9 @@ class Stamp(NamedTuple):
     device: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> Stamp:
-        """The stamp in what the system tells of a file."""
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+    def of(cls, status: os.stat_result) -> Stamp:
+        """The stamp in what the system reports of a file."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
 
 
 def open_regular(path: str) -> FileIO:
@@ -46,7 +46,7 @@ def open_regular(path: str) -> FileIO:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UnreadableFile("is not a regular file")
-        # It may have been exchanged since: what is opened is asked again, and opening never waits.
+        # It may have been exchanged since: what was opened is checked again, and opening never waits.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         file = FileIO(handle)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -69,7 +69,7 @@ def stamp_of(file: FileIO) -> Stamp:
 def let_clock_pass(stamps: Iterable[Stamp | None]) -> None:
     """Wait out the clock tick in which a file was changed, so that a later change has a later time.
 
-    File systems note times by a clock of a few milliseconds. Files older than that cost nothing.
+    File systems record times by a clock of a few milliseconds. Files older than that cost nothing.
     """
     clock = getattr(time, "CLOCK_REALTIME_COARSE", None)
     newest = max((stamp.ctime_ns for stamp in stamps if stamp), default=0)
@@ -105,7 +105,7 @@ def read_bytes(file: FileIO, start: int, count: int) -> bytes:
 
 
 class OpenFiles:
-    """Files open for a pass, at most OPEN_FILES, each checked to be the one that was opened first.
+    """Files open for a pass, at most MAX_OPEN_FILES, each checked to be the one that was opened first.
 
     Rows are visited in turn, so those opened first stay open: to close the oldest would close each file
     just before it is needed again.
@@ -182,7 +182,7 @@ class Inflater:
         while not self._inflate.eof:
             if not self._tail and self._next < self._end:
                 # An honest stream is never much longer than what it holds; one of empty blocks is all work.
-                allowed = self._start + SPARE_OPEN_FILES + 2 * (self.at + most) - self._next
+                allowed = self._start + MAX_EMPTY_DEFLATED_BYTES + 2 * (self.at + most) - self._next
                 if allowed <= 0:
                     raise UnreadableFile(
                         f"holds a member of {self._next - self._start:,} bytes that hold nothing"

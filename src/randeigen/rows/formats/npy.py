@@ -12,11 +12,11 @@ import numpy as np
 from randeigen.rows.formats import Entry, LeafOffset, UnreadableFile, code_of, nbytes, quote
 from randeigen.rows.formats.io import read_bytes, stamp_of
 
-HEAD_BYTES = 2**14
-TEXT_BYTES = 10_000  # numpy writes 128 and reads no more than this
-FIRST_BYTES = 2**8  # where a header as numpy writes it ends, as a rule
-WHOLE_BYTES = 2**22  # a Fortran-ordered leaf has to be read whole to be turned; more than this is refused
-# Read by its spelling, which is numpy's: to evaluate a stranger's text has no bound.
+MAX_HEAD_BYTES = 2**14  # bytes before the numbers that are read
+MAX_HEADER_BYTES = 10_000  # bytes of header: numpy writes 128 and reads no more than this
+FIRST_BYTES = 2**8  # bytes in which a header as numpy writes it ends, as a rule
+MAX_FORTRAN_BYTES = 2**22  # bytes of a Fortran-ordered leaf, which has to be read whole to be transposed
+# Matched as numpy spells it: to evaluate a sender's text has no bound.
 HEADER = re.compile(
     rb"\{ *'descr' *: *'([<>|=]?[fiubcOSUVmM?][0-9]{0,9})' *, *'fortran_order' *: *(True|False) *, *"
     rb"'shape' *: *\(((?: *-?[0-9]{1,40}L? *,)*(?: *-?[0-9]{1,40}L?)? *)\) *,? *\} *\n?"
@@ -24,7 +24,7 @@ HEADER = re.compile(
 
 
 def inspect(file: FileIO) -> list[Entry]:
-    """The one array of a file; Refused unless it fills it exactly."""
+    """The one array of a file; UnreadableFile unless it fills it exactly."""
     size = stamp_of(file).size
     code, shape, fortran, skip = header(lambda count: read_bytes(file, 0, min(size, count)))
     if skip + nbytes(code, shape) != size:
@@ -39,10 +39,10 @@ def header(first: Callable[[int], bytes]) -> tuple[str, tuple[int, ...], bool, i
     head = first(FIRST_BYTES)
     _, skip = declared(head)
     if skip > len(head):
-        head = first(min(skip, HEAD_BYTES))
+        head = first(min(skip, MAX_HEAD_BYTES))
     if skip > len(head):
         raise UnreadableFile(
-            f"declares a header of {skip:,} bytes, found {len(head):,} (we read {HEAD_BYTES:,})"
+            f"declares a header of {skip:,} bytes, found {len(head):,} (we read {MAX_HEAD_BYTES:,})"
         )
     return *parse(head[:skip]), skip
 
@@ -61,26 +61,26 @@ def declared(head: bytes) -> tuple[int, int]:
 @lru_cache(maxsize=256)  # thousands of files of one model repeat the same few headers
 def parse(head: bytes) -> tuple[str, tuple[int, ...], bool]:
     """(code, shape, Fortran order) of a header of version 1.0 or 2.0."""
-    found = HEADER.fullmatch(head, declared(head)[0])
-    if not found or len(head) > TEXT_BYTES:
+    match = HEADER.fullmatch(head, declared(head)[0])
+    if not match or len(head) > MAX_HEADER_BYTES:
         if b"'descr': [" in head:
             raise UnreadableFile("holds records; only real numbers are read, nothing is unpickled")
         raise UnreadableFile("has an npy header that cannot be parsed (it is not spelt as numpy spells it)")
     try:
-        dtype = np.dtype(found[1].decode())
+        dtype = np.dtype(match[1].decode())
     except (TypeError, ValueError) as error:
         raise UnreadableFile(f"has an npy header that cannot be parsed ({quote(str(error))})") from error
-    fortran = found[2] == b"True"
-    shape = tuple(int(side.strip(b" L")) for side in found[3].split(b",") if side.strip())
+    fortran = match[2] == b"True"
+    shape = tuple(int(side.strip(b" L")) for side in match[3].split(b",") if side.strip())
     if dtype.kind not in "fiub":
         raise UnreadableFile(
             f"holds dtype {quote(str(dtype))}; only real numbers are read, nothing is unpickled"
         )
     code = code_of(dtype)
-    turned = fortran and sum(side > 1 for side in shape) > 1
-    if turned and nbytes(code, shape) > WHOLE_BYTES:
+    needs_transposing = fortran and sum(side > 1 for side in shape) > 1
+    if needs_transposing and nbytes(code, shape) > MAX_FORTRAN_BYTES:
         raise UnreadableFile(
             f"holds {nbytes(code, shape):,} bytes in Fortran order, which cannot be read in strips; "
             "save numpy.ascontiguousarray(array) instead"
         )
-    return code, shape, turned
+    return code, shape, needs_transposing

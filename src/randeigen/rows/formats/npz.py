@@ -1,7 +1,7 @@
 """The npz format: a zip archive of npy arrays, stored or deflated. A claim of size is never an allocation.
 
 The directory is read here and not by `zipfile`, which builds an object for each of 100,000 members before
-it can be asked how many there are.
+their number is known.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from randeigen.rows.formats import Deflated, Entry, LeafOffset, UnreadableFile, 
 from randeigen.rows.formats.io import Inflater, read_bytes, stamp_of
 
 STORED, DEFLATED = 0, 8
-LOCAL_HEADER = 30
-FIRST_BYTES = 2**9  # of a member: its local header, its name and its npy header, as a rule
-PADDING = 2**10  # bytes between two members, for alignment or a data descriptor
+LOCAL_HEADER = 30  # bytes
+FIRST_BYTES = 2**9  # bytes of a member that hold its local header, its name and its npy header, as a rule
+MAX_PADDING = 2**10  # bytes between two members, for alignment or a data descriptor
 END = struct.Struct("<4s4H2IH")
 END_64 = struct.Struct("<4sQ2H2I4Q")
 LOCATOR_64 = struct.Struct("<4sIQI")
@@ -62,7 +62,7 @@ def inspect(file: FileIO) -> list[Entry]:
         entries.append(entry(file, member, start, head[start - member.at :]))
     check_spans(spans)
     payload = sum(member.stored for member in members) + extent(file)
-    if size > payload + PADDING * (len(members) + 64):
+    if size > payload + MAX_PADDING * (len(members) + 64):
         raise UnreadableFile(f"has {size:,} bytes, of which {payload:,} are arrays and their directory")
     return entries
 
@@ -93,11 +93,11 @@ def wide_span(file: FileIO, end: int) -> tuple[int, int, int]:
     """(end, length, start) of the directory of an archive of many gigabytes."""
     at = end - LOCATOR_64.size
     if at >= END_64.size:
-        kind, _, place, _ = LOCATOR_64.unpack(read_bytes(file, at, LOCATOR_64.size))
-        if kind == b"PK\x06\x07" and place <= at - END_64.size:
-            kind, *_, length, start = END_64.unpack(read_bytes(file, place, END_64.size))
+        kind, _, offset, _ = LOCATOR_64.unpack(read_bytes(file, at, LOCATOR_64.size))
+        if kind == b"PK\x06\x07" and offset <= at - END_64.size:
+            kind, *_, length, start = END_64.unpack(read_bytes(file, offset, END_64.size))
             if kind == b"PK\x06\x06":
-                return place, length, start
+                return offset, length, start
     raise UnreadableFile("is not a readable zip archive (its end record points nowhere)")
 
 
@@ -110,7 +110,7 @@ def directory(file: FileIO) -> list[Member]:
             raise UnreadableFile(
                 f"is not a readable zip archive (its directory breaks off at byte {start + at:,})"
             )
-        (_, _, _, flags, method, _, _, crc, stored, size, named, more, comment, _, _, _, place) = (
+        (_, _, _, flags, method, _, _, crc, stored, size, named, more, comment, _, _, _, offset) = (
             MEMBER.unpack_from(lines, at)
         )
         at += MEMBER.size
@@ -119,9 +119,9 @@ def directory(file: FileIO) -> list[Member]:
         at += named + more + comment
         if at > len(lines):
             raise UnreadableFile("is not a readable zip archive (its directory ends within a name)")
-        if FULL_32 in (size, stored, place):
-            size, stored, place = widened(extra, size, stored, place)
-        found.append(Member(accepted(name, flags, method), method, crc, stored, size, place))
+        if FULL_32 in (size, stored, offset):
+            size, stored, offset = widened(extra, size, stored, offset)
+        found.append(Member(accepted(name, flags, method), method, crc, stored, size, offset))
     return found
 
 
@@ -192,14 +192,14 @@ def entry(file: FileIO, member: Member, start: int, head: bytes) -> Entry:
             f"declares {quote(member.filename)} as {code} {quote(str(list(shape)))}, "
             f"{nbytes(code, shape):,} bytes, found {member.size - skip:,}"
         )
-    place = LeafOffset(start, fortran, deflated._replace(skip=skip))
+    offset = LeafOffset(start, fortran, deflated._replace(skip=skip))
     if is_stored:
-        place = LeafOffset(start + skip, fortran)
-    return Entry(member.filename[: -len(".npy")], code, shape, place)
+        offset = LeafOffset(start + skip, fortran)
+    return Entry(member.filename[: -len(".npy")], code, shape, offset)
 
 
 def check_spans(spans: list[tuple[int, int]]) -> None:
-    """Refused if members share bytes, as those of archives made to explode do."""
+    """UnreadableFile if members share bytes, as those of archives made to explode do."""
     at = 0
     for start, stop in sorted(spans):
         if start < at:

@@ -1,4 +1,4 @@
-"""One pass over many files: numbers of a leaf, from wherever each file keeps them."""
+"""One pass over many files: numbers of a leaf, wherever each file stores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import copy
 from randeigen.rows.formats import LeafOffset, UnreadableFile, nbytes, storage
 from randeigen.rows.formats.io import Inflater, OpenFiles, Stamp, read_into
-from randeigen.rows.formats.npy import WHOLE_BYTES
+from randeigen.rows.formats.npy import MAX_FORTRAN_BYTES
 from randeigen.rows.formats.offsets import unpacked
 
 Structure: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, code, shape) of each leaf
@@ -26,16 +26,16 @@ class Reader:
         self,
         paths: Sequence[str],
         stamps: list[Stamp | None],
-        places: Mapping[int, bytes],
+        offsets: Mapping[int, bytes],
         leaves: Structure,
     ) -> None:
         self._handles = OpenFiles(paths, stamps)
-        self._places = places
+        self._offsets = offsets
         self._leaves = leaves
         ranks = {name: rank for rank, name in enumerate(sorted(name for name, _, _ in leaves))}
-        self._ranks = [ranks[name] for name, _, _ in leaves]  # places are kept by name
+        self._ranks = [ranks[name] for name, _, _ in leaves]  # offsets are kept by name
         self._streams: dict[int, tuple[int, Inflater]] = {}  # by row: the leaf being inflated
-        self._turned = Turned()
+        self._transposed = TransposedLeaves()
 
     def __enter__(self) -> Reader:
         return self
@@ -44,13 +44,13 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._handles.__exit__(kind, error, trace)
-        self._turned.close()
+        self._transposed.close()
 
     def floats(self, row: int, leaf: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Entries start..stop of a float leaf, in C order, into `out`."""
-        code, place = self._at(row, leaf)
-        if storage(code) == out.dtype and not place.fortran:
-            self._bytes(row, leaf, place, start * out.itemsize, out.data.cast("B"))
+        code, offset = self._at(row, leaf)
+        if storage(code) == out.dtype and not offset.fortran:
+            self._bytes(row, leaf, offset, start * out.itemsize, out.data.cast("B"))
             return
         found = self.stored(row, leaf, start, stop)
         if code == "BF16":
@@ -59,62 +59,62 @@ class Reader:
 
     def stored(self, row: int, leaf: int, start: int, stop: int) -> NDArray[Any]:
         """Entries start..stop of a leaf, in C order, in the dtype they are stored in."""
-        code, place = self._at(row, leaf)
+        code, offset = self._at(row, leaf)
         size = storage(code).itemsize
-        if not place.fortran:
-            found = self._raw(row, leaf, place, start * size, (stop - start) * size)
-        elif self._turned.holds(row, leaf):
-            found = self._turned.read(row, start * size, (stop - start) * size)
+        if not offset.fortran:
+            found = self._raw(row, leaf, offset, start * size, (stop - start) * size)
+        elif self._transposed.holds(row, leaf):
+            found = self._transposed.read(row, start * size, (stop - start) * size)
         else:
-            found = self._turn(row, leaf, code, place, whole=stop - start)[start * size : stop * size]
+            found = self._transpose(row, leaf, code, offset, whole=stop - start)[start * size : stop * size]
         # A bool is a byte that others wrote: any but 0 and 1 would confuse numpy.
         return found != 0 if code == "BOOL" else found.view(storage(code))
 
     def _at(self, row: int, leaf: int) -> tuple[str, LeafOffset]:
-        return unpacked(self._places[row], self._ranks[leaf])
+        return unpacked(self._offsets[row], self._ranks[leaf])
 
-    def _turn(self, row: int, leaf: int, code: str, place: LeafOffset, whole: int) -> NDArray[np.uint8]:
+    def _transpose(self, row: int, leaf: int, code: str, offset: LeafOffset, whole: int) -> NDArray[np.uint8]:
         """The bytes of a Fortran-ordered leaf in C order; kept unless all of it was asked for at once."""
         shape = self._leaves[leaf][2]
-        raw = self._raw(row, leaf, place, 0, nbytes(code, shape)).view(storage(code))
-        turned = np.ascontiguousarray(raw.reshape(shape, order="F")).reshape(-1)
-        if turned.size > whole:
-            self._turned.write(row, leaf, turned)
-        return turned.view(np.uint8)
+        raw = self._raw(row, leaf, offset, 0, nbytes(code, shape)).view(storage(code))
+        transposed = np.ascontiguousarray(raw.reshape(shape, order="F")).reshape(-1)
+        if transposed.size > whole:
+            self._transposed.write(row, leaf, transposed)
+        return transposed.view(np.uint8)
 
-    def _raw(self, row: int, leaf: int, place: LeafOffset, start: int, count: int) -> NDArray[np.uint8]:
+    def _raw(self, row: int, leaf: int, offset: LeafOffset, start: int, count: int) -> NDArray[np.uint8]:
         buffer = np.empty(count, np.uint8)
-        self._bytes(row, leaf, place, start, buffer.data)
+        self._bytes(row, leaf, offset, start, buffer.data)
         return buffer
 
-    def _bytes(self, row: int, leaf: int, place: LeafOffset, start: int, view: memoryview) -> None:
+    def _bytes(self, row: int, leaf: int, offset: LeafOffset, start: int, view: memoryview) -> None:
         """Fill `view` with a leaf's bytes from `start` on."""
         file = self._handles[row]
-        if place.deflated is None:
-            read_into(file, place.start + start, view)
+        if offset.deflated is None:
+            read_into(file, offset.start + start, view)
             return
         held, stream = self._streams.get(row, (-1, None))
-        begin = place.deflated.skip + start
+        begin = offset.deflated.skip + start
         if stream is None or held != leaf or stream.at > begin:
-            stream = Inflater(place.start, place.deflated)
+            stream = Inflater(offset.start, offset.deflated)
         stream.skip(file, begin - stream.at)
         stream.read_into(file, view)
         self._streams[row] = leaf, stream
 
 
-class Turned:
+class TransposedLeaves:
     """Fortran-ordered leaves in C order, one of each row, in a file without a name.
 
-    Turning takes the whole leaf. Done anew for each strip it would cost a pass over the leaf for each; kept
-    in memory, as much as the rows.
+    Transposing takes the whole leaf. Done anew for each block it would cost a pass over the leaf for each;
+    kept in memory, as much as the rows.
     """
 
     def __init__(self) -> None:
         self._file: Any = None
-        self._held: dict[int, tuple[int, int]] = {}  # by row: its place in the file, the leaf there
+        self._held: dict[int, tuple[int, int]] = {}  # by row: its slot in the file, the leaf there
 
     def close(self) -> None:
-        """Give the disk back."""
+        """Free the disk space."""
         if self._file is not None:
             self._file.close()
 
@@ -122,14 +122,14 @@ class Turned:
         """Whether this leaf was written."""
         return self._held.get(row, (0, -1))[1] == leaf
 
-    def write(self, row: int, leaf: int, turned: NDArray[Any]) -> None:
-        """Keep a leaf in the place of the row's earlier one."""
+    def write(self, row: int, leaf: int, transposed: NDArray[Any]) -> None:
+        """Keep a leaf in the slot of the row's earlier one."""
         slot = self._held.get(row, (len(self._held), -1))[0]
         try:
             if self._file is None:
                 self._file = TemporaryFile(buffering=0)  # noqa: SIM115 - open for the whole pass
-            self._file.seek(slot * WHOLE_BYTES)
-            if self._file.write(turned.data) != turned.nbytes:
+            self._file.seek(slot * MAX_FORTRAN_BYTES)
+            if self._file.write(transposed.data) != transposed.nbytes:
                 raise UnreadableFile("is in Fortran order, and the disk is too full to turn it")
         except OSError as error:
             raise UnreadableFile(f"is in Fortran order and cannot be turned: {error.strerror}") from error
@@ -138,5 +138,5 @@ class Turned:
     def read(self, row: int, start: int, count: int) -> NDArray[np.uint8]:
         """Some bytes of the leaf that is kept."""
         found = np.empty(count, np.uint8)
-        read_into(self._file, self._held[row][0] * WHOLE_BYTES + start, found.data)
+        read_into(self._file, self._held[row][0] * MAX_FORTRAN_BYTES + start, found.data)
         return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from io import FileIO
 from typing import Any
 
 from randeigen.rows.formats import CODES, Entry, LeafOffset, UnreadableFile, nbytes, quote
 from randeigen.rows.formats.io import read_bytes, stamp_of
-from randeigen.rows.strict_json import no_constant, no_twins
+from randeigen.rows.strict_json import RepeatedKey, loads
 
 
 def extent(file: FileIO) -> int:
@@ -23,7 +22,7 @@ def extent(file: FileIO) -> int:
 
 
 def inspect(file: FileIO) -> list[Entry]:
-    """The tensors a file declares, in the header's order; Refused unless they fill it exactly."""
+    """The tensors a file declares, in the header's order; UnreadableFile unless they fill it exactly."""
     length, size = extent(file), stamp_of(file).size
     header = parse(read_bytes(file, 8, length))
     metadata = header.pop("__metadata__", {})
@@ -40,12 +39,14 @@ def parse(text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise UnreadableFile("has a header that does not begin with '{'")
     try:
-        found = json.loads(text.decode(), object_pairs_hook=no_twins, parse_constant=no_constant)
+        header = loads(text.decode())
+    except RepeatedKey as error:
+        raise UnreadableFile("has a header with a key that appears twice") from error
     except (ValueError, RecursionError) as error:
         raise UnreadableFile(f"has a header that is not JSON ({quote(str(error))})") from error
-    if not isinstance(found, dict):
+    if not isinstance(header, dict):
         raise UnreadableFile("has a header that is not a JSON object")
-    return found
+    return header
 
 
 def entry(name: str, info: Any, data: int) -> Entry:
@@ -70,9 +71,9 @@ def entry(name: str, info: Any, data: int) -> Entry:
     return Entry(name, code, tuple(shape), LeafOffset(data + start))
 
 
-def counts(found: Any) -> bool:
+def counts(values: Any) -> bool:
     """Whether this is a list of whole numbers, none negative."""
-    return isinstance(found, list) and all(type(value) is int and 0 <= value < 2**62 for value in found)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**62 for value in values)
 
 
 def is_text(name: str) -> bool:
@@ -85,9 +86,9 @@ def is_text(name: str) -> bool:
 
 
 def check_tiling(entries: list[Entry], data: int, size: int) -> None:
-    """Refused unless the tensors cover the rest of the file, each byte once."""
+    """UnreadableFile unless the tensors cover the rest of the file, each byte once."""
     at = data
-    spans = [(entry.place.start, nbytes(entry.code, entry.shape), entry.name) for entry in entries]
+    spans = [(entry.offset.start, nbytes(entry.code, entry.shape), entry.name) for entry in entries]
     for start, length, name in sorted(spans):
         if start != at:
             fault = "an overlap" if start < at else "a gap"
