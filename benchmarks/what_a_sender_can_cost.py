@@ -1,46 +1,54 @@
-"""One sender may cost at most twice what an honest one costs, ten of a hundred at most three times in all.
+"""What hostile senders can make a server spend: one of ten at most 2 honest calls, ten of 100 at most 3.
 
-    python -m benchmarks.what_a_sender_can_cost [--only float32] [--out results/sender-costs.json]
+    python benchmarks/what_a_sender_can_cost.py [--only float32] [--out results/sender-cost.json]
 
-Each case is a call with honest rows and the same call with one or ten of a hundred replaced by what a hostile
-sender may write. Processor time, the least of several calls in turn, so that other programs count little. A
-case is a name, a limit and two functions that make the rows: further kinds are further lines in `cases`.
-Exits 1 if a ratio is above its limit.
+Each case is a call with honest rows, and the same call where one of ten, ten of a hundred or a hundred of a
+thousand are replaced by what a hostile sender may write: numbers, files, or rows that make the rule's rounds
+many. Processor time, the least of several calls in turn, so that other programs count little. Files that
+declare too much are tried at what no limit stops and at the most that is still parsed. Exits 1 if a ratio is
+above its limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import struct
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import randeigen
-from studies.provenance import made_with
+from randeigen import timing
+from randeigen.rows import write_answer
+from randeigen.rows.formats.headers import FREE_HEADER_BYTES, MAX_TIMES_MEDIAN
 
-N, D, F = 100, 2**16, 20
+D = 2**16
 REPEATS = 4
-LIMITS = {1: 2.0, 10: 3.0}  # by the number of hostile senders
-ALL_EQUAL = 3.0  # nobody's doing, but it must not be slow either
-Rows = np.ndarray[Any, Any]
+CROWDS = ((10, 1, 2.0), (100, 10, 3.0))  # rows, hostile ones among them, the most that these may cost
+MANY = (1000, 100, 3.0)
+MANY_COLUMNS = 10_000
+SHAPES = {"body": (256, 256), "head": (64, 256)}  # of the leaves of a file
+LEAVES = {f"layer.{index}": (16, 32) for index in range(200)}  # of a file with a long header
 
-FORMS: dict[str, Callable[[Rows], Any]] = {
-    "matrix": lambda rows: rows,
-    "vectors": list,
-    "state_dicts": lambda rows: [{"weight": row[:-64].reshape(64, -1), "bias": row[-64:]} for row in rows],
-}
+Rows = np.ndarray[Any, Any]
+Leaves = dict[str, Any]
+Write = Callable[[Path, Leaves], None]
 
 
 class Case(NamedTuple):
     """One thing that senders may write, beside the same rows without it."""
 
     name: str
+    n: int
     limit: float
     honest: Callable[[], Any]  # what `randeigen.aggregate` is given
     hostile: Callable[[], Any]
@@ -55,6 +63,15 @@ class Cost:
     hostile_ms: float
     ratio: float
     limit: float
+
+
+# Hostile numbers.
+
+FORMS: dict[str, Callable[[Rows], Any]] = {
+    "matrix": lambda rows: rows,
+    "vectors": list,
+    "state_dicts": lambda rows: [{"weight": row[:-64].reshape(64, -1), "bias": row[-64:]} for row in rows],
+}
 
 
 def writes(dtype: str) -> dict[str, Callable[[Rows], Any]]:
@@ -84,16 +101,8 @@ def writes(dtype: str) -> dict[str, Callable[[Rows], Any]]:
     }
 
 
-def cases(folder: Path) -> Iterator[Case]:
-    """All that is tried. `folder` is for those that need files."""
-    for dtype in ("float16", "float32", "float64"):
-        for form in FORMS:
-            yield from numeric(dtype, form)
-
-
-def numeric(dtype: str, form: str) -> Iterator[Case]:
+def numbers(dtype: str, form: str) -> Iterator[Case]:
     """Hostile numbers in rows of one dtype and form; among updates, and among rows far from the origin."""
-    made = np.random.default_rng(0).standard_normal((N, D), dtype=np.float32).astype(dtype)
     into = FORMS[form]
 
     def corrupted(rows: Rows, count: int, write: Callable[[Rows], Any]) -> Any:
@@ -102,23 +111,183 @@ def numeric(dtype: str, form: str) -> Iterator[Case]:
             write(rows[:count])
         return into(rows)
 
-    for offset in (0, 30) if form == "matrix" else (0,):
-        honest = made + np.asarray(offset, dtype)
-        for name, write in writes(dtype).items():
-            for count, limit in LIMITS.items():
+    for n, count, limit in CROWDS:
+        made = np.random.default_rng(0).standard_normal((n, D), dtype=np.float32).astype(dtype)
+        for offset in (0, 30) if form == "matrix" else (0,):
+            honest = made + np.asarray(offset, dtype)
+            where = f", all rows off by {offset}" if offset else ""
+            for name, write in writes(dtype).items():
                 yield Case(
-                    f"{dtype} {form}, {count} × {name}" + (f", all rows off by {offset}" if offset else ""),
+                    f"{dtype} {form}, {count} of {n}: {name}{where}",
+                    n,
                     limit,
                     lambda honest=honest: into(honest),
                     lambda honest=honest, count=count, write=write: corrupted(honest, count, write),
                 )
-    for value in (0.0, 0.1, float(np.finfo(dtype).max)):
-        yield Case(
-            f"{dtype} {form}, all rows {value:g}",
-            ALL_EQUAL,
-            lambda: into(made),
-            lambda value=value: into(np.full_like(made, value)),
-        )
+        for value in (0.0, 0.1, float(np.finfo(dtype).max)):  # nobody's doing, but no reason to be slow
+            yield Case(
+                f"{dtype} {form}, {n} of {n}: {value:g}",
+                n,
+                CROWDS[-1][-1],
+                lambda made=made: into(made),
+                lambda made=made, value=value: into(np.full_like(made, value)),
+            )
+
+
+# Rows that stand out one by one, so that each takes a round of the rule.
+
+
+def ladders() -> Iterator[Case]:
+    for n, count, limit in (*CROWDS, MANY):
+        honest = np.random.default_rng(0).standard_normal((n, MANY_COLUMNS), dtype=np.float32)
+        sizes = np.geomspace(1.2, 100, count, dtype=np.float32)[:, None]
+        axes = np.zeros((count, MANY_COLUMNS), np.float32)
+        axes[np.arange(count), np.arange(count)] = 100 * sizes[:, 0]
+        for name, rows in {
+            "each longer than the last": honest[:count] * sizes,
+            "each on an axis of its own": honest[:count] + axes,
+            "each further along one line": honest[:count] + sizes * honest[0],
+        }.items():
+            yield Case(
+                f"float32 matrix, {count} of {n}: {name}",
+                n,
+                limit,
+                lambda honest=honest: honest,
+                lambda honest=honest, rows=rows: np.vstack((rows, honest[len(rows) :])),
+            )
+
+
+# Hostile files.
+
+
+def save(path: Path, leaves: Leaves) -> None:
+    """As an honest sender does."""
+    write_answer(path, next(iter(leaves.values())) if path.suffix == ".npy" else leaves)
+
+
+def deflated(path: Path, leaves: Leaves) -> None:
+    np.savez_compressed(path, **leaves)
+
+
+def in_fortran_order(path: Path, leaves: Leaves, pack: Any = np.savez) -> None:
+    arrays = {name: np.asfortranarray(leaf) for name, leaf in leaves.items()}
+    if path.suffix == ".npy":
+        np.save(path, arrays["body"])
+    else:
+        pack(path, **arrays)
+
+
+def in_fortran_order_deflated(path: Path, leaves: Leaves) -> None:
+    in_fortran_order(path, leaves, np.savez_compressed)
+
+
+def wide(path: Path, leaves: Leaves) -> None:
+    save(path, {name: leaf.astype(np.float64) for name, leaf in leaves.items()})
+
+
+def names(count: int) -> Write:
+    """A header of names without numbers."""
+
+    def write(path: Path, leaves: Leaves) -> None:
+        nothing = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+        header = "{" + ",".join(f'"{index:x}":{nothing}' for index in range(count)) + "}"
+        path.write_bytes(struct.pack("<Q", len(header)) + header.encode())
+
+    return write
+
+
+def members(count: int) -> Write:
+    """An archive of arrays without numbers."""
+
+    def write(path: Path, leaves: Leaves) -> None:
+        array = BytesIO()
+        np.save(array, np.zeros(0, np.float32))
+        with zipfile.ZipFile(path, "w") as archive:
+            for index in range(count):
+                archive.writestr(f"{index:x}.npy", array.getvalue())
+
+    return write
+
+
+def brackets(path: Path, leaves: Leaves) -> None:
+    header = b'{"a":' + b"[" * 2**22
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def long_header(path: Path, leaves: Leaves) -> None:
+    text = b"(" * 10**7
+    path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(text)) + text)
+
+
+def bomb(path: Path, leaves: Leaves) -> None:
+    np.savez_compressed(path, body=np.zeros((4096, 4096), np.float32), head=np.zeros(3, np.float32))
+
+
+def sparse(path: Path, leaves: Leaves) -> None:
+    with path.open("wb") as file:
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (5 * 10**9,)}
+        np.lib.format.write_array_header_1_0(file, shape)
+        file.truncate(20 * 10**9 + file.tell())
+
+
+NAME_BYTES, MEMBER_BYTES = 55, 52  # of header, that one of the names or members above takes at most
+MOST_NAMES = FREE_HEADER_BYTES // NAME_BYTES, MAX_TIMES_MEDIAN * len(LEAVES)  # that are still parsed
+MOST_MEMBERS = FREE_HEADER_BYTES // MEMBER_BYTES, MAX_TIMES_MEDIAN * len(LEAVES)
+
+# By what a sender does: the suffix, what honest senders do, what the hostile one does, and all files' leaves.
+FILES: dict[str, tuple[str, Write, Write, dict[str, tuple[int, int]]]] = {
+    "a header of 295,000 names": (".safetensors", save, names(295_000), SHAPES),
+    "as many names as are parsed": (".safetensors", save, names(MOST_NAMES[0]), SHAPES),
+    "twice as many names as others": (".safetensors", save, names(MOST_NAMES[1]), LEAVES),
+    "a header of brackets": (".safetensors", save, brackets, SHAPES),
+    "float64 among float32": (".safetensors", save, wide, SHAPES),
+    "an archive of 100,000 members": (".npz", save, members(100_000), SHAPES),
+    "as many members as are parsed": (".npz", save, members(MOST_MEMBERS[0]), SHAPES),
+    "twice as many members as others": (".npz", save, members(MOST_MEMBERS[1]), LEAVES),
+    "deflated": (".npz", save, deflated, SHAPES),
+    "Fortran order": (".npz", save, in_fortran_order, SHAPES),
+    "Fortran order, deflated": (".npz", save, in_fortran_order_deflated, SHAPES),
+    "Fortran order among deflated": (".npz", deflated, in_fortran_order_deflated, SHAPES),
+    "a deflated bomb": (".npz", save, bomb, SHAPES),
+    "a deflated bomb among deflated": (".npz", deflated, bomb, SHAPES),
+    "Fortran order, one array": (".npy", save, in_fortran_order, SHAPES),
+    "a header of 10 MB": (".npy", save, long_header, SHAPES),
+    "20 GB of nothing": (".npy", save, sparse, SHAPES),
+}
+
+
+def files(folder: Path) -> Iterator[Case]:
+    for name, (suffix, honest, hostile, shapes) in FILES.items():
+        for n, count, limit in CROWDS:
+            yield Case(
+                f"{suffix} files, {count} of {n}: {name}",
+                n,
+                limit,
+                lambda *case, n=n, s=suffix, h=honest, shapes=shapes: written(folder, n, s, [h] * n, shapes),
+                lambda *case, n=n, c=count, s=suffix, h=honest, x=hostile, shapes=shapes: written(
+                    folder, n, s, [x] * c + [h] * (n - c), shapes
+                ),
+            )
+
+
+def written(
+    folder: Path, n: int, suffix: str, ways: Sequence[Write], shapes: dict[str, tuple[int, int]]
+) -> list[Path]:
+    """n files in a folder of their own, each in its sender's way."""
+    rng, inside = np.random.default_rng(0), Path(tempfile.mkdtemp(dir=folder))
+    paths = [inside / f"{index}{suffix}" for index in range(n)]
+    for path, write in zip(paths, ways, strict=True):
+        write(path, {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()})
+    return paths
+
+
+def cases(folder: Path) -> Iterator[Case]:
+    """All that is tried. `folder` is for those that need files."""
+    yield from ladders()
+    yield from files(folder)
+    for dtype in ("float16", "float32", "float64"):
+        for form in FORMS:
+            yield from numbers(dtype, form)
 
 
 def cost(case: Case) -> Cost:
@@ -128,40 +297,36 @@ def cost(case: Case) -> Cost:
     for _ in range(REPEATS):
         for name, rows in (("honest", honest), ("hostile", hostile)):
             began = time.process_time()
-            randeigen.aggregate(rows, f=F, seed=0)
+            randeigen.aggregate(rows, f=case.n // 5, seed=0)
             taken[name].append(1e3 * (time.process_time() - began))
+    for path in (*honest, *hostile) if isinstance(honest[0], Path) else ():
+        path.unlink()
     first, second = min(taken["honest"]), min(taken["hostile"])
-    return Cost(case.name, first, second, second / first, case.limit)
+    return Cost(case.name, round(first, 2), round(second, 2), round(second / first, 2), case.limit)
 
 
 def main() -> int:
-    """Print every case, the worst last."""
+    """Print every case, then the worst of each limit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    found = []
-    for case in cases(Path()):
-        if options.only in case.name:
-            found.append(cost(case))
-            line = f"{found[-1].honest_ms:8.1f} ms → {found[-1].hostile_ms:8.1f} ms  ×{found[-1].ratio:5.2f}"
-            over = "  OVER THE LIMIT" if found[-1].ratio > case.limit else ""
-            print(f"{line} (at most {case.limit:g})  {case.name}{over}", flush=True)
-    over_limit = [one for one in found if one.ratio > one.limit]
-    for count in sorted({one.limit for one in found}):
-        worst = max((one for one in found if one.limit == count), key=lambda one: one.ratio)
-        print(f"worst of those allowed {count:g}: ×{worst.ratio:.2f}, {worst.case}")
+    options, found = parser.parse_args(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(Path(folder)):
+            if options.only in case.name:
+                found.append(one := cost(case))
+                over = "  OVER THE LIMIT" if one.ratio > one.limit else ""
+                line = f"{one.honest_ms:8.1f} ms → {one.hostile_ms:8.1f} ms  ×{one.ratio:5.2f}"
+                print(f"{line} (at most {case.limit:g})  {case.name}{over}", flush=True)
+    for limit in sorted({one.limit for one in found}):
+        worst = max((one for one in found if one.limit == limit), key=lambda one: one.ratio)
+        print(f"worst of those allowed {limit:g}: ×{worst.ratio:.2f}, {worst.case}")
     if options.out:
-        record = {
-            "n": N,
-            "d": D,
-            "costs": [asdict(one) for one in found],
-            "made_with": made_with(),
-        }
-        options.out.write_text(json.dumps(record, indent=1))
-    return 1 if over_limit or not found else 0
+        record = {"columns": D, "costs": [asdict(one) for one in found], "made_with": timing.versions()}
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if not found or any(one.ratio > one.limit for one in found) else 0
 
 
 if __name__ == "__main__":

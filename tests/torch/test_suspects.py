@@ -16,11 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import randeigen.torch
-<<<<<<< HEAD
 from randeigen.errors import BadFile, BadModel, BadParameter
-=======
-from randeigen.errors import BadParameter, BadRows
->>>>>>> waist
 from randeigen.torch import Suspects
 from randeigen.torch.suspicion_score import (
     DIRECTIONS,
@@ -275,11 +271,7 @@ def test_a_minority_does_not_set_the_scale() -> None:
 )
 def test_mistakes_are_explained(make: Any, message: str) -> None:
     x, y, _ = clouds(60, 3)
-<<<<<<< HEAD
     with pytest.raises((BadParameter, BadModel), match=message):
-=======
-    with pytest.raises((BadParameter, BadRows), match=said):
->>>>>>> waist
         make(x, y)
 
 

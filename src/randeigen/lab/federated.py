@@ -158,11 +158,7 @@ class Federation:
             note = "too many updates are not finite; the model stays as it is"
         seconds = self._clock() - start
         # A median, say, gives no client a weight: it treats every column on its own.
-<<<<<<< HEAD
         client_weights = result.weights if result is not None and result.is_weighted_mean else None
-=======
-        client_weights = None if result is None or not result.is_weighted_mean else result.weights
->>>>>>> lab
         if result is not None:
             weights, state = self.server.step(weights, result.mean, state)
             if look:

@@ -29,11 +29,7 @@ CHUNK = 100  # columns; the published 1,000 are as many as most rows of the grid
 BETTER = 0.95  # a bias below this fraction of the default's counts as better
 
 # The honest variance that some rules must be given. Nobody knows it in practice; here it is the true one.
-<<<<<<< HEAD
-PROMISES = {name: parameter for name in RULES if (parameter := rule_class(name).known_variance)}
-=======
 PROMISES = {name: key for name in RULES if (key := rule_class(name).known_variance)}
->>>>>>> lab
 TRUSTS = tuple(name for name in RULES if rule_class(name).trusts_a_row)
 SMALL = {name: reason for name in RULES if (reason := rule_class(name).only_small)}
 BESIDE_SMALL = (DEFAULT, "mean", "caf", "multi-krum", "geometric-median", "trimmed-mean")
