@@ -21,6 +21,7 @@ from randeigen.types import Array, Geometry, Stop, Verdict
 
 ROUNDS = 500  # of Weiszfeld's steps; a few dozen do unless the median is at a row
 SETTLED = 1e-9  # weights that change by less than this have converged
+LEAST_SMOOTH = 1e-300  # in the geometry's unit: the pull of a row nearer than this would overflow
 SMOOTH = 1e-6  # of the median distance: rows nearer than this pull no harder
 
 
@@ -59,7 +60,7 @@ class GeometricMedian(TableRule):
         between = geometry.squared_distances()
         nearby = between[middle_row(between)]
         typical = np.sqrt(np.median(nearby))
-        smooth = SMOOTH * typical if self.nu is None else self.nu / geometry.unit
+        smooth = SMOOTH * typical if self.nu is None else max(self.nu / geometry.unit, LEAST_SMOOTH)
         if smooth <= 0:  # more than half the rows are one point: that is the median
             return Verdict(mean_of(geometry, nearby <= 0), Stop.AGREE)
         inner, mass = products(geometry), np.append(geometry.prior_weights, 0.0)
