@@ -147,7 +147,8 @@ def judge(
         if verdict is None:
             verdict = reference_verdict(decision, geometry, f, rng)
         bound = _certified(geometry, verdict, f, assumed.certified) if certificate else None
-    return Judgement(decision, verdict, geometry, f, bound, _on_tolerance(assumed, f, geometry.n))
+    notes = _on_tolerance(assumed, f, geometry.n)
+    return Judgement(decision, verdict, geometry, f, assumed.certified, bound, notes)
 
 
 def _decide(

@@ -13,6 +13,7 @@ from randeigen.errors import BadParameter, BadRows
 from randeigen.types import Array
 
 MAX_CLAIM_RATIO = 3.0  # a row's claimed weight counts up to this many times the median claim
+LEAST_CLAIM = 1e-250  # of the largest claim: a smaller one counts as 0, since it cannot be divided by
 MAX_SHARE_OF_HEAVIEST = 1 / 3  # of all prior weight that the f heaviest rows may hold
 
 
@@ -57,6 +58,7 @@ def prior_weights_of(claimed: Array | None, cap: float, f: int, n: int) -> tuple
     typical = float(ordered[(ordered.size - 1) // 2] / 2 + ordered[ordered.size // 2] / 2)
     capped = np.where(sane, np.minimum(np.where(sane, claimed, 0.0), cap * typical), 0.0)
     capped /= max(typical, float(capped.max()) * 1e-100)  # huge caps must not overflow a sum
+    capped[capped < LEAST_CLAIM * capped.max()] = 0.0
     held, rest = corruptible(capped, f)
     if held <= MAX_SHARE_OF_HEAVIEST * (held + rest) * (1 + 1e-12):
         return capped, ()

@@ -23,6 +23,7 @@ class Judgement(NamedTuple):
     verdict: Verdict  # the decision's own, or the reference where it has none
     geometry: Geometry  # of the usable rows
     f: int  # how many of them the rule assumed corrupt
+    certified: int  # how many the certificate assumes: all that the caller stated
     bias_bound: float | None  # of the verdict's weighted mean; None where no certificate was asked for
     notes: tuple[str, ...]
 
@@ -98,12 +99,14 @@ class StreamedRows:
         size = _row_sizes(judgement)
         if plan is None:
             mean, away = combine(self._rows, weights, usable, verdict.scale, progress, self._unmeasured, size)
-            return Combined(mean, away if judgement.f else 0.0)  # without corrupt rows nothing was moved
+            return Combined(
+                mean, away if judgement.certified else 0.0
+            )  # without corrupt rows nothing was moved
         combiner = as_combiner(plan)
         watched = None if judgement.bias_bound is None else WithDistanceToMean(combiner)
         mean, away = merge_columns(
             self._rows, weights, usable, watched or combiner, verdict.scale, progress, self._unmeasured,
-            size if judgement.f else None,
+            size if judgement.certified else None,
         )  # fmt: skip
         return Combined(mean, away, None if watched is None else watched.distance)
 
