@@ -47,7 +47,8 @@ def check(case: Case) -> str:
             return ended
 
         ended, _ = attempt(
-            lambda: run("aggregate", *paths, *told, "--out", out, "--audit", audit, "-q", "--seed", "5")
+            lambda: run("aggregate", *paths, *told, "--out", out, "--audit", audit, "-q", "--seed", "5"),
+            command=True,
         )
         expect(
             ended.exit_code in (0, 2, 3, 4), "the command's exit codes are documented", ended.output[-300:]
@@ -55,10 +56,10 @@ def check(case: Case) -> str:
         if ended.exit_code:
             expect(not os.path.exists(out), "nothing is written unless all is well", ended.output[-300:])
             return "refused"
-        again, _ = attempt(lambda: run("replay", audit))
+        again, _ = attempt(lambda: run("replay", audit), command=True)
         expect(again.exit_code == 0, "an audit replays", again.output[-300:])
         told_of = tampered(rng, audit, out)
-        caught, _ = attempt(lambda: run("replay", audit))
+        caught, _ = attempt(lambda: run("replay", audit), command=True)
         expect(caught.exit_code != 0, "a replay finds what was changed", f"{told_of}: {caught.output[-200:]}")
         return "replayed"
     finally:

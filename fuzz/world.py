@@ -103,11 +103,16 @@ def files_open() -> int:
     return len(os.listdir(DESCRIPTORS)) if os.path.isdir(DESCRIPTORS) else 0
 
 
-def attempt(call: Callable[[], Any]) -> tuple[Any, RandEigenError | None]:
-    """What a call gives, or the documented error it raises; anything else, warnings too, is a Failure."""
+def attempt(call: Callable[[], Any], command: bool = False) -> tuple[Any, RandEigenError | None]:
+    """What a call gives, or the documented error it raises; anything else, warnings too, is a Failure.
+
+    A `command` has a process of its own: there rich may draw from `random` for the ids of its styles.
+    """
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         before = world()
+        if command:
+            before.pop("random's state")
         try:
             result, error = call(), None
         except RandEigenError as found:
