@@ -162,7 +162,7 @@ def aggregate(
         TooManyCorrupt: More rows are unusable than may be corrupt. What Byzantine senders do to fewer of them
             never raises.
 
-    Example:
+    Examples:
         >>> import numpy as np, randeigen
         >>> rows = np.random.default_rng(0).standard_normal((20, 100))
         >>> rows[:2] += 50  # two Byzantine senders

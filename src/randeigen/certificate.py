@@ -48,7 +48,7 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
         BadFraction: `f` is no whole number from 0 to n.
         BadRows: The weights are not n finite numbers from 0, or this is no geometry.
 
-    Example:
+    Examples:
         >>> import numpy as np, randeigen
         >>> from randeigen.geometry import measure
         >>> from randeigen.rows import as_rows

@@ -57,7 +57,7 @@ def backward(
         BadParameter: an option cannot be used; `BadFraction` where it is `eps`.
         TooManyCorrupt: more examples are not finite than may be corrupt.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> model = torch.nn.Linear(4, 3)
         >>> x, y = torch.randn(20, 4), torch.randint(0, 3, (20,))

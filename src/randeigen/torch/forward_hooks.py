@@ -79,7 +79,7 @@ def uninstall() -> None:
     Losses computed from now on cannot be given to `randeigen.torch.backward`, `gram` or `Suspects.judge`
     until `install` is called; those computed before still can. A second call changes nothing.
 
-    Example:
+    Examples:
         >>> import randeigen.torch
         >>> randeigen.torch.uninstall()
         >>> randeigen.torch.install()

@@ -39,7 +39,7 @@ def gram(losses: Tensor, model: nn.Module, *, checked: bool = False) -> Tensor:
     Raises:
         BadModel: the losses are no vector, or the model cannot be taken apart example by example.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> model = torch.nn.Linear(2, 1)
         >>> losses = model(torch.tensor([[1.0, 0.0], [0.0, 2.0]])).squeeze(1)

@@ -35,7 +35,7 @@ class Group:
         f: how many of `examples` were assumed corrupt; `bias_bound` holds for as many.
         bias_bound: that of `BatchVerdict`, for the group's own mean.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> model = torch.nn.Linear(4, 1)
         >>> losses = model(torch.randn(20, 4)).square().squeeze(1)
@@ -75,7 +75,7 @@ class BatchVerdict:
         coefficients: (n,) the weights, scaled where the rule clips; `.grad` is Σ coefficientᵢ · gradientᵢ.
         distance_to_mean: as above, in the units of the gradient.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> model = torch.nn.Linear(4, 1)
         >>> losses = model(torch.randn(20, 4)).square().squeeze(1)

@@ -63,7 +63,7 @@ def layer(
     Raises:
         BadModel: not here, but in `backward`, where a rule returns gradients of the wrong shape.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> class Scale(torch.nn.Module):
         ...     def __init__(self):

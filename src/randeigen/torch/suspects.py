@@ -58,7 +58,7 @@ class Suspects:
         BadFraction: `eps` is out of range.
         BadParameter: `dataset`, `labels`, `group` or `seed` cannot be used.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> from torch.utils.data import TensorDataset
         >>> x = torch.randn(60, 4)

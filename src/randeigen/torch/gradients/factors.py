@@ -52,7 +52,7 @@ class OuterProduct:
         grad_outputs: (n, positions, out) the gradients of the losses at its output.
         first: the line of the parameter that the first output belongs to, where only some lines were used.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> inputs, grad_outputs = torch.randn(6, 1, 4), torch.randn(6, 1, 3)
         >>> randeigen.torch.OuterProduct(inputs, grad_outputs).block(0, 3).shape
@@ -92,7 +92,7 @@ class EmbeddingRows:
         tokens: (n, positions) lines of the weight; a negative one gets no gradient.
         grad_outputs: (n, positions, width) the gradients of the losses at the output.
 
-    Example:
+    Examples:
         >>> import torch, randeigen.torch
         >>> tokens = torch.tensor([[0, 2], [2, -1]])
         >>> randeigen.torch.EmbeddingRows(tokens, torch.ones(2, 2, 1)).gram(2**22).tolist()
