@@ -22,7 +22,7 @@ from typing import Any
 from randeigen.lab import FederatedConfig, run
 from randeigen.registry import build_rule as rule_named
 from randeigen.rows.write import replacing
-from studies.departures import Summary, judge, on_table, settings
+from studies.departures import Summary, judge, on_gram, settings
 from studies.documents import redraw
 from studies.provenance import made_with
 
@@ -33,12 +33,12 @@ CLIENTS, ROUNDS, EPS, SEEDS = 30, 20, 0.2, (0, 1)
 GRID = 3  # seed: the default's constants were chosen on 0, 1 and 2
 
 
-def played(attack: str, rule: str, seed: int) -> dict[str, Any]:
+def run_case(attack: str, rule: str, seed: int) -> dict[str, Any]:
     """One federation: how it ended, and the weight its corrupt clients had."""
-    asked: dict[str, Any] = {"task": "digits", "partition": "dirichlet", "alpha": 0.3, "rounds": ROUNDS}
-    spec = FederatedConfig(attack=attack, rule=rule, eps=EPS, clients=CLIENTS, feared=EPS, seed=seed, **asked)
+    given: dict[str, Any] = {"task": "digits", "partition": "dirichlet", "alpha": 0.3, "rounds": ROUNDS}
+    spec = FederatedConfig(attack=attack, rule=rule, eps=EPS, clients=CLIENTS, feared=EPS, seed=seed, **given)
     record = run(spec)
-    corrupt = [moment.weight_corrupt or 0.0 for moment in record.history if moment.liars]
+    corrupt = [metrics.weight_corrupt or 0.0 for metrics in record.history if metrics.liars]
     return {
         "seed": seed,
         "accuracy": record.accuracy,
@@ -52,16 +52,22 @@ def training() -> dict[str, Any]:
     runs: dict[str, dict[str, Any]] = {rule: {} for rule in RULES}
     for attack in ATTACKS:
         for rule in RULES:
-            runs[rule][attack] = [played(attack, rule, seed) for seed in SEEDS]
+            runs[rule][attack] = [run_case(attack, rule, seed) for seed in SEEDS]
             print(attack, rule, runs[rule][attack], file=sys.stderr, flush=True)
-    asked = {"task": "digits", "clients": CLIENTS, "rounds": ROUNDS, "eps": EPS, "partition": "dirichlet 0.3"}
-    return {**asked, "seeds": list(SEEDS), "runs": runs, "made_with": made_with()}
+    setting = {
+        "task": "digits",
+        "clients": CLIENTS,
+        "rounds": ROUNDS,
+        "eps": EPS,
+        "partition": "dirichlet 0.3",
+    }
+    return {**setting, "seeds": list(SEEDS), "runs": runs, "made_with": made_with()}
 
 
 def grid() -> dict[str, Any]:
     """Every rule on the grid."""
     enter = {
-        rule: on_table(lambda eps, rule=rule: rule_named(rule, eps, None).weigh)  # type: ignore[misc]
+        rule: on_gram(lambda eps, rule=rule: rule_named(rule, eps, None).weigh)  # type: ignore[misc]
         for rule in RULES
     }
     found: dict[str, list[Any]] = {rule: [] for rule in enter}

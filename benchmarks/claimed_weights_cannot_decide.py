@@ -38,17 +38,17 @@ def settings() -> Iterator[tuple[float, Array, Array, int]]:
                 honest = rng.standard_normal((n - f, d))
                 counts = np.round(np.exp(4 + unlike * rng.standard_normal(n - f))) + 1
                 claimed = np.concatenate((np.full(f, 1e9), counts))
-                centre, widest = honest.mean(0), np.linalg.svd(honest - honest.mean(0))[2][0]
+                centre, top = honest.mean(0), np.linalg.svd(honest - honest.mean(0))[2][0]
                 other = rng.standard_normal(d)
                 for far in (1, 3, 10, 100, 1000):
-                    for direction, sides in ((widest, 1), (other / np.linalg.norm(other), 1), (widest, -1)):
+                    for direction, sides in ((top, 1), (other / np.linalg.norm(other), 1), (top, -1)):
                         signs = np.where(np.arange(f) % 2, 1.0, sides)[:, None]
                         corrupt = centre + far * spread_of(honest) * signs * direction
                         yield f / n, np.vstack((corrupt, honest)), claimed, f
 
 
 def spread_of(honest: Array) -> float:
-    """The standard deviation of the honest rows along their widest direction."""
+    """The standard deviation of the honest rows along their top direction."""
     return math.sqrt(np.linalg.norm(np.cov(honest.T, bias=True), 2))
 
 

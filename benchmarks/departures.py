@@ -6,7 +6,7 @@
 Every kind of honest cloud × eps × attack, n = 100, and then an attacker who searches against each rule. The
 default's constants were chosen on seeds 0, 1, 2; other seeds are held out. Exits 1 unless, over the fixed
 attacks, the default's bias stays within 1.2·sqrt(eps/(1−eps)·||Sigma_S||), it keeps 92 of 100 rows' worth of
-weight when nobody attacks, and no certificate is violated. Takes about ten minutes on one core.
+weight without an attack, and no certificate is violated. Takes about ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from randeigen.lab.clouds import CLOUDS
 from randeigen.lab.study_grid import FRACTIONS
 from randeigen.rules import Filtering, Mean
 from randeigen.types import Array, Geometry, Stop, Verdict
-from studies.departures import Contestant, Summary, WeightsRecord, hidden_settings, judge, on_table, settings
+from studies.departures import Contestant, Summary, WeightsRecord, hidden_settings, judge, on_gram, settings
 from studies.documents import redraw
 from studies.provenance import made_with
 from studies.variants import VARIANTS
 
 WORST, KEPT = 1.2, 92.0  # what the default must hold
 DEFAULT, PRINTED = "**default**, `RandEigen(eps)`", "printed Algorithm 3, Gaussian sketch"
+EXACT = "printed Algorithm 3, exact Gram matrix"
+RENAMED = {"printed Algorithm 3, exact table": EXACT}  # what it is called in older records
 RANDOM, PLAIN = '`RandEigen(eps, removal="random")`', "plain mean"
 RELEASED, SMALL = "released code, rows as they are", "released code, rows × 1e-4"
 
@@ -44,13 +46,13 @@ def as_released(geometry: Geometry, f: int, rng: np.random.Generator, *, eps: fl
     """What the authors' code does to rows that are `scale` times these; it is not scale-equivariant.
 
     An absolute test of convergence, a second stop that the paper does not have, no floor, and no guard for
-    a lone row, whose covariance is NaN, which removes it. Here on the exact table, by power iteration.
+    a lone row, whose covariance is NaN, which removes it. Here on the exact Gram matrix, by power iteration.
     """
-    n, mass, before = geometry.n, geometry.prior_weights, math.inf
+    n, w, before = geometry.n, geometry.prior_weights, math.inf
     stop, spreads = Stop.MAX_ROUNDS, list[float]()
     for _ in range(max(int(eps * n), 10)):
-        left = int(np.count_nonzero(mass))
-        spread = geometry.top_direction_by_power_iteration(mass, 40, rng)
+        left = int(np.count_nonzero(w))
+        spread = geometry.top_direction_by_power_iteration(w, 40, rng)
         if left < 2 or spread.variance <= 0:
             stop = Stop.EMPTY
             break
@@ -61,30 +63,30 @@ def as_released(geometry: Geometry, f: int, rng: np.random.Generator, *, eps: fl
             stop = Stop.CONVERGED
             break
         before, keep = variance, rng.random(n) > away
-        if not (keep & (mass > 0)).any():
+        if not (keep & (w > 0)).any():
             stop = Stop.EMPTY
             break
-        mass = np.where(keep, mass, 0.0)
-    return Verdict(mass / mass.sum(), stop, spreads=tuple(spreads))
+        w = np.where(keep, w, 0.0)
+    return Verdict(w / w.sum(), stop, spreads=tuple(spreads))
 
 
 def on_sketch(rows: Array, eps: float, rng: np.random.Generator) -> Verdict:
-    """Algorithm 3 through the front door: the paper's own projection."""
+    """Algorithm 3 through `aggregate`, on the paper's own projection."""
     seed = int(rng.integers(2**63))
     rule = RandEigen.as_published(eps)
     return randeigen.aggregate(rows, rule=rule, geometry="gaussian", seed=seed).verdict
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    DEFAULT: on_table(lambda eps: RandEigen(eps).weigh),
-    RANDOM: on_table(lambda eps: RandEigen(eps, removal="random").weigh),
-    **{name: on_table(lambda eps, rule=rule: rule.weigh) for name, rule in VARIANTS.items()},  # type: ignore[misc]
+    DEFAULT: on_gram(lambda eps: RandEigen(eps).weigh),
+    RANDOM: on_gram(lambda eps: RandEigen(eps, removal="random").weigh),
+    **{name: on_gram(lambda eps, rule=rule: rule.weigh) for name, rule in VARIANTS.items()},  # type: ignore[misc]
     PRINTED: on_sketch,
-    "printed Algorithm 3, exact table": on_table(lambda eps: RandEigen.as_published(eps).weigh),
-    "`Filtering.converging`, Algorithm 4": on_table(lambda eps: Filtering.converging(eps).weigh),
-    RELEASED: on_table(lambda eps: partial(as_released, eps=eps, scale=1.0)),
-    SMALL: on_table(lambda eps: partial(as_released, eps=eps, scale=1e-4)),
-    PLAIN: on_table(lambda eps: Mean(eps).weigh),
+    EXACT: on_gram(lambda eps: RandEigen.as_published(eps).weigh),
+    "`Filtering.converging`, Algorithm 4": on_gram(lambda eps: Filtering.converging(eps).weigh),
+    RELEASED: on_gram(lambda eps: partial(as_released, eps=eps, scale=1.0)),
+    SMALL: on_gram(lambda eps: partial(as_released, eps=eps, scale=1e-4)),
+    PLAIN: on_gram(lambda eps: Mean(eps).weigh),
 }
 SEARCHED = (DEFAULT, RANDOM, "least certificate", "least eigenvalue", "default without the blend", PLAIN)
 STOPS = {
@@ -92,22 +94,22 @@ STOPS = {
     "FLOOR": "the floor was reached or crossed",
     "ROUNDS": "the rounds were used up",
     "AGREE": "one row was left, or equal ones",
-    "EMPTY": "nobody was left",
+    "EMPTY": "no row was left",
 }
 COMPARED = (PRINTED, RELEASED, SMALL, DEFAULT)  # in the table without attack
 
 
-def measured(seeds: list[int], tell: Callable[[str], None]) -> dict[str, Any]:
+def measured(seeds: list[int], report: Callable[[str], None]) -> dict[str, Any]:
     """The whole study as a record."""
     found: dict[str, list[WeightsRecord]] = {name: [] for name in CONTESTANTS}
     for done, cell in enumerate(settings(seeds), 1):
         for name, contestant in CONTESTANTS.items():
             found[name].append(judge(contestant, cell))
         if done % 84 == 0:
-            tell(f"{done} settings judged, now {cell.cloud}, seed {cell.seed}")
+            report(f"{done} settings judged, now {cell.cloud}, seed {cell.seed}")
     searched: dict[str, list[WeightsRecord]] = {}
     for name in SEARCHED:
-        tell(f"searching against {name}")
+        report(f"searching against {name}")
         cells = hidden_settings(seeds, CONTESTANTS[name])
         searched[name] = [judge(CONTESTANTS[name], cell) for cell in cells]
     ours = found[DEFAULT]
@@ -141,7 +143,7 @@ def searching(records: list[WeightsRecord]) -> dict[str, Any]:
 
 
 def unattacked(records: list[WeightsRecord]) -> dict[str, Any]:
-    """Rows kept and bias by eps, when everybody is honest."""
+    """Rows kept and bias by eps, when every row is honest."""
     found = {}
     for eps in FRACTIONS:
         cells = [r for r in records if r.attack == "none" and r.eps == eps]
@@ -190,7 +192,7 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
             ("rule", "worst", "mean", "kept (least)", "left empty", "certificate broken", "rounds (most)"),
             (
                 (
-                    *(name, f"{r['worst']:.2f}", f"{r['mean']:.3f}"),
+                    *(RENAMED.get(name, name), f"{r['worst']:.2f}", f"{r['mean']:.3f}"),
                     *(f"{r['kept']:.1f} ({r['least_kept']:.0f})", f"{r['empty']:,}", r["violations"]),
                     f"{r['rounds']:.1f} ({r['most_rounds']})",
                 )

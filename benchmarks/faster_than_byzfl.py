@@ -8,7 +8,7 @@ certificate. Both libraries see the same rows, as a numpy array and as a torch t
 each counts. Calls take turns, with a pause before each, so that what else runs on the machine, or still spins
 after the last call, falls on all alike.
 
-Exits 1 unless rules over the table are 5 times faster, the others 3 times, and none of ours takes 64 MB
+Exits 1 unless rules over the Gram matrix are 5 times faster, the others 3 times, and none of ours takes 64 MB
 beyond rows and answer. Only the mean is not judged: both libraries read the rows once and do nothing else, so
 memory sets the pace. byzfl's Clipping and ARC overwrite their caller's rows; ours do not, so theirs get a
 copy, whose making counts; `in place` is how many times faster ours are if it does not.
@@ -43,7 +43,7 @@ sys.modules["byzfl.benchmark"] = types.ModuleType("byzfl.benchmark")  # it needs
 import byzfl  # noqa: E402
 
 N, D, F = 50, 2**18, 10
-TABLE, OTHERS = 5.0, 3.0  # how many times faster
+GRAM, OTHERS = 5.0, 3.0  # how many times faster
 MEGABYTES = 64.0
 CLIP = 400.0  # shortens every row here; honest ones are about 512 long
 PAUSE = 0.05  # seconds: BLAS and OpenMP threads spin for a while after a call
@@ -58,7 +58,7 @@ Clock = Callable[[], float]
 class Pair(NamedTuple):
     ours: Any
     theirs: Callable[[], Call]  # made anew for each call: centred clipping remembers
-    must: float | None = TABLE
+    must: float | None = GRAM
     spoils: bool = False  # theirs overwrites the rows it is given
     drawn: bool = False  # by coins of their own: not the same answer
 
@@ -212,7 +212,7 @@ def least(took: dict[str, dict[str, float]], key: str = "median_ms") -> float:
 
 
 def difference(ours: Any, theirs: Any) -> float:
-    """Relative, so that a rule that is fast and wrong is seen."""
+    """Relative, so that a rule that is fast and wrong fails."""
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 

@@ -33,8 +33,8 @@ from studies.federations import (
     cells,
     findings,
     longest,
-    play,
     table,
+    train_cell,
 )
 from studies.provenance import made_with
 
@@ -62,11 +62,11 @@ def main() -> int:
     parser.add_argument("--cells", type=Path, default=Path("federations.jsonl"))
     parser.add_argument("--collect", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/federations.json"))
-    asked = parser.parse_args()
-    for path in asked.collect or ():
+    options = parser.parse_args()
+    for path in options.collect or ():
         if not path.is_file():
             parser.error(f"there is no file {path} to collect cells from; --cells of an earlier run wrote it")
-    return collect(asked.collect, asked.out) if asked.collect else train(asked)
+    return collect(options.collect, options.out) if options.collect else train(options)
 
 
 def fewer(text: str) -> tuple[str, int]:
@@ -80,27 +80,27 @@ def fewer(text: str) -> tuple[str, int]:
     return name, int(rounds)
 
 
-def train(asked: argparse.Namespace) -> int:
+def train(options: argparse.Namespace) -> int:
     """Every cell that is not in the file yet."""
-    done = {Cell(**run["cell"]) for run in read([asked.cells])} if asked.cells.exists() else set()
-    if asked.timed:
-        alone = Cell("mnist", "none", "mean", "iid", asked.rounds)
-        keep(one(alone, asked.device), asked.cells)
+    done = {Cell(**run["cell"]) for run in read([options.cells])} if options.cells.exists() else set()
+    if options.timed:
+        alone = Cell("mnist", "none", "mean", "iid", options.rounds)
+        keep(one(alone, options.device), options.cells)
         done.add(alone)
     todo = [
         cell
-        for partition in asked.partition
-        for name in asked.data
-        for cell in cells(name, partition, asked.rounds, dict(asked.but))
-        if cell not in done and cell.attack in asked.attack
+        for partition in options.partition
+        for name in options.data
+        for cell in cells(name, partition, options.rounds, dict(options.but))
+        if cell not in done and cell.attack in options.attack
     ]
     # The slow ones first: FILTERING works on the host, and DBA takes many small steps.
     slow = {cell: -(cell.attack == "dba") - (cell.rule == "filtering") for cell in todo}
-    todo.sort(key=lambda cell: (asked.partition.index(cell.partition), slow[cell]))
-    play_one = partial(one, device=asked.device, until=time.time() + asked.seconds)
-    with get_context("spawn").Pool(asked.workers) as pool:
-        for found in pool.imap_unordered(play_one, todo):
-            keep(found, asked.cells)
+    todo.sort(key=lambda cell: (options.partition.index(cell.partition), slow[cell]))
+    train_one = partial(one, device=options.device, until=time.time() + options.seconds)
+    with get_context("spawn").Pool(options.workers) as pool:
+        for found in pool.imap_unordered(train_one, todo):
+            keep(found, options.cells)
     return 0
 
 
@@ -109,7 +109,7 @@ def one(cell: Cell, device: str, until: float = math.inf) -> dict[str, Any] | No
     if time.time() > until:
         return None
     began = time.perf_counter()
-    found = play(cell, device, until)
+    found = train_cell(cell, device, until)
     made = versions(device) | made_with()
     return found | {"seconds": time.perf_counter() - began, "versions": made}
 
@@ -131,13 +131,14 @@ def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 def collect(paths: list[Path], out: Path) -> int:
     """The record, the table, and what fails."""
-    played = longest(read(paths))
-    for run in played:
-        told = [{k: _short(v) for k, v in moment.items() if v not in ({}, "")} for moment in run["history"]]
-        run["history"] = told
-    found = findings(played)
+    runs = longest(read(paths))
+    for run in runs:
+        run["history"] = [
+            {k: _short(v) for k, v in metrics.items() if v not in ({}, "")} for metrics in run["history"]
+        ]
+    found = findings(runs)
     with replacing(out) as file:
-        lines = ",\n".join(json.dumps(run, allow_nan=False) for run in played)
+        lines = ",\n".join(json.dumps(run, allow_nan=False) for run in runs)
         file.write(f'{{"cells": [\n{lines}\n]}}\n'.encode())
     print(table(found))
     redraw(PAGE, {"federations": table(found)})
@@ -146,7 +147,7 @@ def collect(paths: list[Path], out: Path) -> int:
         print(
             f"missed: {miss.cell.name} after {miss.cell.rounds} rounds: accuracy {miss.accuracy:.3f} "
             f"(unattacked mean {miss.clean:.3f}), asr {miss.asr} (unattacked {miss.own}), "
-            f"weight of liars {miss.corrupt:.3f}"
+            f"Byzantine weight {miss.corrupt:.3f}"
         )
     return int(bool(missed))
 

@@ -3,8 +3,8 @@
     python -m benchmarks.robust_step_costs [--device cuda] [--only cnn] [--out results/robust-step-cpu.json]
 
 Three nets: the paper's CNN at batch 128, a ResNet-18 with GroupNorm at batch 64 (32×32 images), a 6-layer
-encoder of BERT's size at batch 32 (128 tokens). Beside the plain step and `randeigen.torch.backward` stand
-TorchJD's autogram (table, then a weighted backward pass) and the full matrix of per-example gradients
+encoder of BERT's size at batch 32 (128 tokens). Beside the plain step and `randeigen.torch.backward`:
+TorchJD's autogram (Gram matrix, then a weighted backward pass) and the full matrix of per-example gradients
 (torch.func), where they fit. Memory is the step's own: the peak beyond model and data. On a CPU every
 measurement has a process of its own, on a GPU every net. Exits 1 if the claim does not hold. Run it with
 nothing else running.
@@ -54,7 +54,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.norm_one(self.one(x)).relu()
-        return (self.norm_two(self.two(inner)) + self.skip(x)).relu()
+        out: Tensor = (self.norm_two(self.two(inner)) + self.skip(x)).relu()
+        return out
 
 
 def resnet() -> nn.Module:
@@ -72,20 +73,22 @@ class Encoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(30522, 768), nn.Embedding(512, 768)
+        self.tokens, self.positions = nn.Embedding(30522, 768), nn.Embedding(512, 768)
         self.norm = nn.LayerNorm(768)
         one = nn.TransformerEncoderLayer(768, 12, 3072, 0.0, "gelu", batch_first=True)
         self.layers = nn.TransformerEncoder(one, 6, enable_nested_tensor=False)
         self.head = nn.Linear(768, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(x.shape[1], device=x.device).expand_as(x)
-        return self.head(self.layers(self.norm(self.tokens(x) + self.places(places)))[:, 0])
+        positions = torch.arange(x.shape[1], device=x.device).expand_as(x)
+        out: Tensor = self.head(self.layers(self.norm(self.tokens(x) + self.positions(positions)))[:, 0])
+        return out
 
 
 def make(net: str, device: str) -> tuple[nn.Module, Tensor, Tensor]:
     """The model, a batch and its labels."""
     torch.manual_seed(SEED)
+    model: nn.Module
     if net == "cnn":
         model, x, classes = convnet(), torch.randn(128, 1, 28, 28), 10
     elif net == "resnet":
@@ -135,11 +138,12 @@ def step(method: str, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], An
 
         def loss(parameters: Any, x: Tensor, y: Tensor) -> Tensor:
             out = torch.func.functional_call(model, parameters, (x[None],))
-            return criterion(out, y[None])[0]
+            one: Tensor = criterion(out, y[None])[0]
+            return one
 
         rows = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, y)
-        table = sum(rows[name].flatten(1) @ rows[name].flatten(1).T for name in rows)
-        weights = weigh(table)
+        gram = sum(rows[name].flatten(1) @ rows[name].flatten(1).T for name in rows)
+        weights = weigh(gram)
         for name, p in model.named_parameters():
             p.grad = torch.tensordot(weights, rows[name], 1)
 
@@ -254,7 +258,7 @@ def main() -> int:
 
 
 def costs(net: str, methods: Sequence[str], device: str, budget: float) -> dict[str, Any]:
-    """Time and memory of every method, told as they come."""
+    """Time and memory of every method, printed as they are measured."""
     small = [method for method in methods if method != "full matrix" or fits(net, device)]
     if device == "cuda":  # it counts its own memory, so one process will do
         print(f"  {net}", file=sys.stderr, flush=True)
@@ -267,28 +271,26 @@ def costs(net: str, methods: Sequence[str], device: str, budget: float) -> dict[
             found[method] = parts[0] | parts[1]
     for method in set(methods) - set(small):
         found[method] = {"error": "n·d numbers do not fit this machine's memory"}
-    tell(net, found)
+    print_costs(net, found)
     return found
 
 
 def hook() -> dict[str, float]:
     """What the import adds to every call of a layer, in µs, by the call of the smallest Linear."""
     layer, x = nn.Linear(1, 1), torch.zeros(1, 1)
-    hooks = nn.modules.module._global_forward_hooks
-    kept = dict(hooks)
 
     def call() -> float:
         return min(timeit.repeat(lambda: layer(x), number=200, repeat=20)) / 200 * 1e6
 
-    noted, unasked = call(), torch.no_grad()(call)()
-    hooks.clear()
-    bare = call()
-    bare_unasked = torch.no_grad()(call)()
-    hooks.update(kept)
-    return {"bare": bare, "adds": noted - bare, "adds_without_gradients": unasked - bare_unasked}
+    recording, without_gradients = call(), torch.no_grad()(call)()
+    randeigen.torch.uninstall()
+    bare, bare_without_gradients = call(), torch.no_grad()(call)()
+    randeigen.torch.install()
+    adds_without = without_gradients - bare_without_gradients
+    return {"bare": bare, "adds": recording - bare, "adds_without_gradients": adds_without}
 
 
-def tell(net: str, methods: dict[str, Any]) -> None:
+def print_costs(net: str, methods: dict[str, Any]) -> None:
     plain = methods.get("plain", {})
     for method, values in methods.items():
         if "error" in values:

@@ -5,10 +5,10 @@
 
 For every rule × kind of honest rows × eps, n = 40: the attacker knows the honest rows and the rule, and
 CMA-ES looks for the corrupt rows that bias it most (`randeigen.attacks.search`); where honest rows come in
-groups their sizes and places are searched too, at twice the budget. Numbers are the bias in units of
+groups their sizes and positions are searched too, at twice the budget. Numbers are the bias in units of
 sqrt(eps/(1−eps))·σ, σ the honest standard deviation along the top direction; no rule can be below
 sqrt((1−eps)/(1−2·eps)) in all clouds. Rules that draw coins are judged by other coins than those searched
-with. Rules that need a promise are told the honest variance. About ten minutes on one core.
+with. Rules that need a bound on the variance are given the honest one. About ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COINS = 5  # other draws that judge what was found
 class Cloud:
     """Honest rows, some of whose shape the search may choose."""
 
-    groups: int = 0  # of honest rows, whose sizes and places are searched; 0: drawn once, by `draw`
+    groups: int = 0  # of honest rows, whose sizes and positions are searched; 0: drawn once, by `draw`
     draw: Callable[[np.random.Generator, tuple[int, int]], Array] | None = None
 
     @property
@@ -57,7 +57,7 @@ class Cloud:
         return 3 * self.groups
 
     def honest(self, genome: Array, noise: Array) -> Array:
-        """(h, d): a share and a place in a plane for each group."""
+        """(h, d): a share and a position in a plane for each group."""
         if not self.groups:
             return noise
         k, h = self.groups, len(noise)
@@ -69,7 +69,7 @@ class Cloud:
         return rows
 
     def guesses(self, h: int, f: int) -> list[Array]:
-        """First genomes: f to 2f honest rows stand apart, the corrupt ones in one body on either side."""
+        """First genomes: f to 2f honest rows are apart, the corrupt ones at one point on either side."""
         corrupt = Formations.guesses()
         if not self.groups:
             return corrupt
@@ -80,7 +80,7 @@ class Cloud:
                     genome = np.zeros(self.genes + GENOME)
                     genome[: self.groups] = math.log((h - size) / (self.groups - 1))
                     genome[self.groups - 1] = math.log(size)
-                    genome[self.genes - 2] = 4.0  # the last group stands apart, the others together
+                    genome[self.genes - 2] = 4.0  # the last group is apart, the others together
                     genome[self.genes] = genome[self.genes + AXES] = side * t
                     found.append(genome)
         return found
@@ -117,8 +117,8 @@ def reached(rule: str, cloud: Cloud, eps: float, seed: int, budget: int) -> floa
         honest, rows = rows_of(genome)
         sigma = top_deviation(honest)
         last = rule.split("+")[-1]
-        told = f"{rule}:{PROMISES[last]}={sigma**2!r}" if last in PROMISES else rule
-        answer = randeigen.aggregate(rows, rule=build_rule(told, None, f), seed=coins).mean
+        name = f"{rule}:{PROMISES[last]}={sigma**2!r}" if last in PROMISES else rule
+        answer = randeigen.aggregate(rows, rule=build_rule(name, None, f), seed=coins).mean
         bias = float(np.linalg.norm(answer - honest.mean(axis=0)))
         return math.inf if math.isnan(bias) else bias / sigma / math.sqrt(f / (ROWS - f))
 
@@ -127,7 +127,7 @@ def reached(rule: str, cloud: Cloud, eps: float, seed: int, budget: int) -> floa
     return float(np.mean([harm(best.genome, coins) for coins in range(1, COINS + 1)]))
 
 
-def measured(rules: list[str], seed: int, budget: int, tell: Callable[[str], None]) -> dict[str, Any]:
+def measured(rules: list[str], seed: int, budget: int, report: Callable[[str], None]) -> dict[str, Any]:
     """The whole study as a record."""
     began, found = time.perf_counter(), dict[str, dict[str, dict[str, float]]]()
     for rule in rules:
@@ -135,7 +135,7 @@ def measured(rules: list[str], seed: int, budget: int, tell: Callable[[str], Non
             name: {f"{eps:g}": reached(rule, cloud, eps, seed, budget) for eps in FRACTIONS}
             for name, cloud in CLOUDS.items()
         }
-        tell(f"{rule}: {found[rule]}")
+        report(f"{rule}: {found[rule]}")
     return {
         "seed": seed,
         "budget": budget,

@@ -121,16 +121,16 @@ def numbers(dtype: str, form: str) -> Iterator[Case]:
                     f"{dtype} {form}, {count} of {n}: {name}{where}",
                     n,
                     limit,
-                    lambda honest=honest: into(honest),
-                    lambda honest=honest, count=count, write=write: corrupted(honest, count, write),
+                    lambda honest=honest: into(honest),  # type: ignore[misc]
+                    lambda honest=honest, count=count, write=write: corrupted(honest, count, write),  # type: ignore[misc]
                 )
         for value in (0.0, 0.1, float(np.finfo(dtype).max)):  # nobody's doing, but no reason to be slow
             yield Case(
                 f"{dtype} {form}, {n} of {n}: {value:g}",
                 n,
                 CROWDS[-1][-1],
-                lambda made=made: into(made),
-                lambda made=made, value=value: into(np.full_like(made, value)),
+                lambda made=made: into(made),  # type: ignore[misc]
+                lambda made=made, value=value: into(np.full_like(made, value)),  # type: ignore[misc]
             )
 
 
@@ -152,8 +152,8 @@ def ladders() -> Iterator[Case]:
                 f"float32 matrix, {count} of {n}: {name}",
                 n,
                 limit,
-                lambda honest=honest: honest,
-                lambda honest=honest, rows=rows: np.vstack((rows, honest[len(rows) :])),
+                lambda honest=honest: honest,  # type: ignore[misc]
+                lambda honest=honest, rows=rows: np.vstack((rows, honest[len(rows) :])),  # type: ignore[misc]
             )
 
 

@@ -39,7 +39,7 @@ RECORDED_STOPS = {
 }
 
 
-def on_table(weigh_for: Callable[[float], Weigh]) -> Contestant:
+def on_gram(weigh_for: Callable[[float], Weigh]) -> Contestant:
     """A contestant that gets the exact Gram matrix of the rows; `weigh_for(eps)` is the rule's `weigh`."""
 
     def enter(rows: Array, eps: float, rng: Generator) -> Verdict:

@@ -108,7 +108,7 @@ def cells(data: str, partition: str, rounds: int, but: Mapping[str, int] = NO_BU
     ]
 
 
-def play(cell: Cell, device: str = "cpu", until: float = math.inf) -> dict[str, Any]:
+def train_cell(cell: Cell, device: str = "cpu", until: float = math.inf) -> dict[str, Any]:
     """Train this federation and return its record as JSON has it, with fewer rounds if time is up."""
     lab = _federation(cell, device)
     others = [name for name in BACKDOORS if (name == "dba") == cell.attack.endswith("dba")]
@@ -156,9 +156,9 @@ class Finding:
     kept: bool | None  # whether the claim about this cell holds; None where there is none
 
 
-def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
+def findings(trained: Iterable[Mapping[str, Any]]) -> list[Finding]:
     """Every cell compared, in the order of the study. A cell without its unattacked mean is left out."""
-    runs = dict(sorted(((Cell(**run["cell"]), run["history"]) for run in played), key=_order))
+    runs = dict(sorted(((Cell(**run["cell"]), run["history"]) for run in trained), key=_order))
     found = []
     for cell, history in runs.items():
         base, honest = _base(cell, NONE, runs), _base(cell, ALONE, runs)
@@ -180,18 +180,18 @@ def findings(played: Iterable[Mapping[str, Any]]) -> list[Finding]:
     return found
 
 
-def longest(played: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def longest(trained: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of the cells that differ in nothing but their rounds, the one with the most."""
-    kept: dict[Cell, Mapping[str, Any]] = {}
-    for run in sorted(played, key=lambda run: len(run["history"])):
+    kept: dict[Cell, dict[str, Any]] = {}
+    for run in sorted(trained, key=lambda run: len(run["history"])):
         kept[replace(Cell(**run["cell"]), rounds=0)] = run
     return list(kept.values())
 
 
 def _order(run: tuple[Cell, object]) -> tuple[int, ...]:
     cell = run[0]
-    places = [*TITLES, *ATTACKED, *BASES]
-    return tuple(map(places.index, (cell.partition, cell.data, cell.attack)))
+    order = [*TITLES, *ATTACKED, *BASES]
+    return tuple(map(order.index, (cell.partition, cell.data, cell.attack)))
 
 
 def _beside(base: History, history: History, cell: Cell) -> tuple[float, float | None]:

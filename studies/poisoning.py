@@ -183,22 +183,22 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--together", type=int, default=2, help="Clusters or targets of one seed at a time.")
     parser.add_argument("--seconds", type=float, default=1e6, help="Then stop with what there is.")
-    asked = parser.parse_args(words)
-    asked.folder.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args(words)
+    options.folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    with context.Pool(asked.workers) as pool:
-        for study in asked.study or STUDIES:
-            todo = list(units(STUDIES[study], asked.device, asked.together))
+    with context.Pool(options.workers) as pool:
+        for study in options.study or STUDIES:
+            todo = list(units(STUDIES[study], options.device, options.together))
             lines: list[dict[str, Any]] = []
             answers = pool.imap_unordered(measure, todo)
             for done in range(1, len(todo) + 1):
                 try:
-                    lines += answers.next(max(0.1, asked.seconds - (time.monotonic() - start)))
+                    lines += answers.next(max(0.1, options.seconds - (time.monotonic() - start)))
                 except multiprocessing.TimeoutError:
                     print(f"{study}: time is up after {done - 1} of {len(todo)} units", flush=True)
                     break
-                write(asked.folder / f"poisoning-{study}.json", study, lines, asked.device)
+                write(options.folder / f"poisoning-{study}.json", study, lines, options.device)
                 took = time.monotonic() - start
                 print(f"{study}: {done} of {len(todo)} units, {took:.0f} s", flush=True)
             for row in summary(lines):

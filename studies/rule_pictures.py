@@ -21,9 +21,9 @@ UNITS = (
 )
 
 
-def draw_standings(path: str | os.PathLike[str], standings: Sequence[Mapping[str, Any]], title: str) -> None:
+def draw_results(path: str | os.PathLike[str], results: Sequence[Mapping[str, Any]], title: str) -> None:
     """Left: mean and worst relative bias of every rule. Right: the worst under each attack."""
-    ordered = by_worst(standings)
+    ordered = by_worst(results)
     attacks = list(ordered[0]["by_attack"])
     size = (6.5 + 0.42 * len(attacks), 2.2 + 0.3 * len(ordered))
     figure = plotting.new_figure(size, dpi=130)

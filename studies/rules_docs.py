@@ -60,11 +60,11 @@ def _parameters(page: Page) -> list[str]:
     return [f"Parameters: {', '.join(listed)}.", ""]
 
 
-def standings_table(standings: Sequence[Mapping[str, Any]]) -> str:
+def results_table(results: Sequence[Mapping[str, Any]]) -> str:
     """The measured table, best worst bias first, as markdown."""
-    titles = "rule | worst | mean | certificate | kept | better | ms | told"
+    titles = "rule | worst | mean | certificate | kept | better | ms | assumes"
     lines = [f"| {titles} |", "|---|" + "---:|" * 6 + "---|"]
-    for one in by_worst(standings):
+    for one in by_worst(results):
         name = f"**{one['rule']}**" if one["rule"] == DEFAULT else one["rule"]
         cells = [name, *numbers(one), assumption_of(one["rule"])]
         lines.append("| " + " | ".join(cells) + " |")
@@ -81,18 +81,18 @@ def _lower(one: Mapping[str, float], other: Mapping[str, float], turned: bool = 
     return shown + (f" and {len(lower) - 4} more" if len(lower) > 4 else "")
 
 
-def rivals(standings: Sequence[Mapping[str, Any]]) -> str:
+def rivals(results: Sequence[Mapping[str, Any]]) -> str:
     """Who has a lower worst or mean than the default, and under which attacks and on which clouds."""
-    default = next(one for one in standings if one["rule"] == DEFAULT)
+    default = next(one for one in results if one["rule"] == DEFAULT)
     lines = []
-    for one in by_worst(standings):
+    for one in by_worst(results):
         lower = [key for key in ("worst", "mean") if one[key] < default[key]]
         if one is default or not lower:
             continue
         lead = " and ".join(f"{key} {one[key]:.3f} against {default[key]:.3f}" for key in lower)
         where = {kind: _lower(one[kind], default[kind]) for kind in ("by_attack", "by_cloud")}
         worse = _lower(default["by_attack"], one["by_attack"], turned=True)
-        knows = f" (told {assumption_of(one['rule'])})" if assumption_of(one["rule"]) else ""
+        knows = f" (given {assumption_of(one['rule'])})" if assumption_of(one["rule"]) else ""
         lines.append(
             f"- `{one['rule']}`{knows}: {lead}. Its worst is "
             f"lower under {where['by_attack'] or 'no attack'}; on {where['by_cloud'] or 'no cloud'}; "
@@ -107,8 +107,8 @@ def sections(record: Mapping[str, Any]) -> dict[str, str]:
     """All that docs/rules.md takes from the docstrings and from a record."""
     return {
         "catalogue": catalogue(),
-        "standings": standings_table(record["standings"]),
-        "small": standings_table(record["small"]),
+        "standings": results_table(record["standings"]),
+        "small": results_table(record["small"]),
         "rivals": rivals(record["standings"]),
         "small rivals": rivals(record["small"]),
     }
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--docs", type=Path, metavar="FILE", help="put the tables between this page's markers"
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the standings, as PNG")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the results, as PNG")
     options = parser.parse_args(arguments)
     try:
         if options.measure:
@@ -156,12 +156,12 @@ def _measure(path: Path, seeds: int) -> None:
 
 
 def _draw(path: Path, record: Mapping[str, Any]) -> None:
-    from studies.rule_pictures import draw_standings
+    from studies.rule_pictures import draw_results
 
     if not record["standings"]:
         raise BadFile("the record has no rule of the standard grid to draw.")
     draws = f"{len(record['seeds'])} seed{'s' if len(record['seeds']) > 1 else ''}"
-    draw_standings(path, record["standings"], f"How far off: every rule on the standard grid, {draws}")
+    draw_results(path, record["standings"], f"How far off: every rule on the standard grid, {draws}")
 
 
 if __name__ == "__main__":

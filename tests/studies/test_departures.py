@@ -18,7 +18,7 @@ from randeigen import RandEigen, rules
 from randeigen.lab.clouds import CLOUDS
 from randeigen.lab.study_grid import FRACTIONS, GRID_ATTACKS, ROWS, Setting, setting
 from randeigen.types import Array, Stop, Verdict
-from studies.departures import Summary, WeightsRecord, adapted, judge, on_table, settings
+from studies.departures import Summary, WeightsRecord, adapted, judge, on_gram, settings
 from studies.documents import redrawn
 from studies.variants import VARIANTS, SoftFilter
 
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytest.importorskip("sklearn", reason="two of the clouds are fitted on its digits")
 
-default = on_table(lambda eps: RandEigen(eps).weigh)
-plain = on_table(lambda eps: rules.Mean(eps).weigh)
+default = on_gram(lambda eps: RandEigen(eps).weigh)
+plain = on_gram(lambda eps: rules.Mean(eps).weigh)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ class TestTheDefault:
     def test_it_is_the_soft_filter_with_nothing_exchanged(self, cells: list[Setting]) -> None:
         for cell in few(cells):
             ours = default(cell.rows, cell.eps, cell.rng()).weights
-            same = on_table(lambda eps: SoftFilter().weigh)(cell.rows, cell.eps, cell.rng()).weights
+            same = on_gram(lambda eps: SoftFilter().weigh)(cell.rows, cell.eps, cell.rng()).weights
             np.testing.assert_allclose(same, ours, atol=1e-9)
 
     def test_the_front_door_gives_the_same_weights(self, cells: list[Setting]) -> None:
@@ -87,7 +87,7 @@ class TestTheDefault:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_neighbours_never_violate_the_certificate_either(name: str, cells: list[Setting]) -> None:
-    found = [judge(on_table(lambda eps: VARIANTS[name].weigh), cell) for cell in few(cells)]
+    found = [judge(on_gram(lambda eps: VARIANTS[name].weigh), cell) for cell in few(cells)]
     assert Summary.of(found).violations == 0
     assert all(math.isfinite(r.bias) for r in found)
 

@@ -85,9 +85,9 @@ def _page(name: str, make: Callable[..., Any], kind: str) -> Page:
     return Page(name, made.family, kind, made.__name__, dict(fixed), takes, made.facts, doc)
 
 
-def by_worst(standings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def by_worst(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Least worst bias first; NaN last."""
-    return sorted(standings, key=lambda one: (math.isnan(one["worst"]), one["worst"]))
+    return sorted(results, key=lambda one: (math.isnan(one["worst"]), one["worst"]))
 
 
 def numbers(one: Mapping[str, Any]) -> list[str]:

@@ -23,14 +23,14 @@ LEGEND = (
     "worst: largest bias over all settings, the distance from the honest rows' mean in units of "
     "sqrt(eps/(1-eps)·||Sigma_S||). mean: average bias in units of sqrt(||Sigma_S||). certificate: median, "
     f"same units: {meaning()} "
-    "kept: of the rows' weight when nobody attacks; – where the answer is no weighted mean. "
+    "kept: of the rows' weight without an attack; – where the answer is no weighted mean. "
     "better: settings in which the bias is clearly below the default's. ms: d = 65,536, float32, n = 50 (20 "
-    "where the grid has 20). told: what the rule is told that nobody knows."
+    "where the grid has 20). assumes: what the rule is given that is unknown in practice."
 )
 
 
 def measure_rules(names: Sequence[str] | None, seeds: int, quiet: bool = False) -> dict[str, Any]:
-    """The record: standings of these rules, or of all, on the standard grid and on the small one."""
+    """The record: the results of these rules, or of all, on the standard grid and on the small one."""
     grid_seeds = list(range(rule_study.HELD_OUT, rule_study.HELD_OUT + seeds))
     large = [name for name in names or rule_study.standard(RULES) if name not in rule_study.SMALL]
     small = [name for name in (names or rule_study.SMALL) if name in rule_study.SMALL]
@@ -38,14 +38,14 @@ def measure_rules(names: Sequence[str] | None, seeds: int, quiet: bool = False) 
         _check(name)
     record: dict[str, Any] = {"seeds": grid_seeds, "standings": [], "small": []}
     if large:
-        record["standings"] = _standings(large, grid_seeds, rule_study.MANY, TIMED_ROWS, quiet)
+        record["standings"] = _results(large, grid_seeds, rule_study.MANY, TIMED_ROWS, quiet)
     if small:
         beside = list(dict.fromkeys((*rule_study.BESIDE_SMALL, *small)))
-        record["small"] = _standings(beside, grid_seeds, rule_study.FEW, rule_study.FEW, quiet)
+        record["small"] = _results(beside, grid_seeds, rule_study.FEW, rule_study.FEW, quiet)
     return {**record, "legend": LEGEND, "made_with": timing.versions()}
 
 
-def _standings(
+def _results(
     names: Sequence[str], seeds: Sequence[int], n: int, timed_rows: int, quiet: bool
 ) -> list[dict[str, Any]]:
     with progress_bar(quiet) as progress:
@@ -54,11 +54,11 @@ def _standings(
             if progress is not None:
                 progress(f"{n} rows", done, rule_study.cells_in(len(seeds)))
 
-        standings = rule_study.measure(
+        results = rule_study.measure(
             names, lambda one, eps: build_rule(one, eps, None), rule_study.cells(seeds, n), report
         )
     with spinner() as stage:
-        return [one.as_json() | {"ms": _milliseconds(one.rule, timed_rows, stage)} for one in standings]
+        return [one.as_json() | {"ms": _milliseconds(one.rule, timed_rows, stage)} for one in results]
 
 
 def _milliseconds(name: str, n: int, report: Callable[[str], None]) -> float | None:
@@ -81,13 +81,13 @@ def _check(name: str) -> None:
 
 
 def show_measurement(record: dict[str, Any]) -> None:
-    """The standings as tables on stdout."""
+    """The results as tables on stdout."""
     for part, rows in (("standings", rule_study.MANY), ("small", rule_study.FEW)):
         if not record[part]:
             continue
         table = Table(box=None, pad_edge=False, title=f"n = {rows}", title_justify="left")
-        for title in ("rule", "worst", "mean", "certificate", "kept", "better", "ms", "told"):
-            justify: Any = "left" if title in ("rule", "told") else "right"
+        for title in ("rule", "worst", "mean", "certificate", "kept", "better", "ms", "assumes"):
+            justify: Any = "left" if title in ("rule", "assumes") else "right"
             table.add_column(title, justify=justify, no_wrap=True)
         for one in by_worst(record[part]):
             style = "bold" if one["rule"] == rule_study.DEFAULT else ""

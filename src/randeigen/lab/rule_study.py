@@ -70,7 +70,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RuleResult:
     """One rule over the grid: a row of the results."""
 
     rule: str
@@ -129,7 +129,7 @@ def measure(
     build: Build,
     grid: Iterable[Setting],
     report: Callable[[int], None] = lambda done: None,
-) -> list[Standing]:
+) -> list[RuleResult]:
     """Every rule in every cell. The default is run too, for comparison, whether or not it is named."""
     needed = dict.fromkeys((DEFAULT, *names))
     outcomes: dict[str, list[Outcome | None]] = {name: [] for name in needed}
@@ -200,7 +200,7 @@ def judged(result: Aggregate, cell: Setting, rows: Array, centre: Array, spread:
 
 def summarise(
     name: str, outcomes: Sequence[Outcome | None], default: Sequence[Outcome | None], reason: str
-) -> Standing:
+) -> RuleResult:
     """A rule's outcomes in one row. NaN in any of them is NaN here."""
     measured = [one for one in outcomes if one is not None]
     if not measured:
@@ -209,7 +209,7 @@ def summarise(
     bounds = np.array([one.certificate for one in measured])
     kept = [one.kept for one in measured if one.cell.attack == "none" and one.kept is not None]
     pairs = [(a.bias, b.bias) for a, b in zip(outcomes, default, strict=True) if a and b]
-    return Standing(
+    return RuleResult(
         rule=name,
         n=measured[0].n,
         settings=len(measured),
