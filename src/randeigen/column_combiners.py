@@ -9,7 +9,7 @@ import numpy as np
 
 from randeigen.backend.arrays import like, to_host_float64
 from randeigen.backend.chunking import MIXED_NUMBERS
-from randeigen.geometry.gram import GramAccumulator
+from randeigen.geometry.measurement import GramAccumulator
 from randeigen.types import AfterMixing, Array, Block, ChunkedWeights, ColumnPlan, Combiner, Geometry
 
 

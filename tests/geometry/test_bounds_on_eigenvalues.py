@@ -11,8 +11,9 @@ import pytest
 import randeigen
 from clouds import gaussian
 from randeigen import rules
-from randeigen.geometry.eigen import top_of_covariance
-from randeigen.geometry.lanczos import Top, top_of_operator
+from randeigen.geometry.eigen import Top
+from randeigen.geometry.gram import top_of_covariance
+from randeigen.geometry.lanczos import top_of_operator
 
 SIZES = [2, 41, 160, 161, 500]  # LAPACK, the block solvers, Lanczos
 

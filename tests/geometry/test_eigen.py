@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from randeigen.geometry.eigen import top_of_covariance
-from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.lanczos import power_iteration, top_of_operator
+from randeigen.geometry.eigen import power_iteration
+from randeigen.geometry.gram import GramGeometry, top_of_covariance
+from randeigen.geometry.lanczos import top_of_operator
 
 RNG = np.random.default_rng(0)
 

@@ -25,7 +25,6 @@ from randeigen.backend.arrays import (
     to_host_float64,
 )
 from randeigen.backend.chunking import pieces
-from randeigen.backend.scaling import UNSET, ScaledGram
 from randeigen.types import Array, Block
 
 try:
@@ -40,19 +39,19 @@ STRIPS = 2  # strips whose products tensor cores add up before an ordinary addit
 SUM_COLUMNS = 2048  # columns of a weighted sum that one program makes
 
 
-def scaled_gram(block: Block, pivot_rows: tuple[int, int, int] | None) -> tuple[ScaledGram, float]:
+def gram_and_origin_exponent(
+    block: Block, pivot_rows: tuple[int, int, int] | None
+) -> tuple[Array, int, float]:
     """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given.
 
-    The origin's are at an exponent of their own, since the pivot's square may overflow where no difference
-    does. And how far an entry can be off, relative to the two rows' norms, whoever chose the numbers.
+    The origin's are at an exponent of their own, the second number, since the pivot's square may overflow
+    where no difference does. The third is how far an entry can be off, relative to the two rows' norms,
+    whoever chose the numbers.
     """
-    n = block.shape[0]
-    exponent = UNSET if pivot_rows is None else _size_of_middle(block, pivot_rows)
-    exponents = np.append(np.zeros(n, np.int64), exponent)
+    exponent = 0 if pivot_rows is None else _size_of_middle(block, pivot_rows)
     if takes(block):
-        return ScaledGram(_by_kernel(block, pivot_rows, exponent), exponents), _precision(n)
-    gram = ScaledGram(_by_torch(block, pivot_rows, exponent), exponents)
-    return gram, (block.shape[1] + 8) * UNIT_ROUNDOFF[8]
+        return _by_kernel(block, pivot_rows, exponent), exponent, _precision(block.shape[0])
+    return _by_torch(block, pivot_rows, exponent), exponent, (block.shape[1] + 8) * UNIT_ROUNDOFF[8]
 
 
 def _precision(n: int) -> float:

@@ -1,24 +1,17 @@
-"""The top eigenpair of a symmetric positive operator on n numbers."""
+"""The top eigenpair of a symmetric positive matrix of few rows; and the paper's power iteration."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from randeigen.geometry.lanczos import (
-    MAX_LANCZOS_STEPS,
-    RELATIVE_RESIDUAL,
-    Top,
-    binary_exponent,
-    decomposed,
-    power_iteration,
-    top_of_operator,
-    unit,
-)
 from randeigen.types import Array, Mask
+
+Operator: TypeAlias = Callable[[Array], Array]
 
 MAX_DENSE_ROWS = 40  # rows up to which a dense decomposition is fastest
 MAX_BLOCK_ROWS = 160  # rows up to which polynomials of the matrix on a block of directions are
@@ -28,33 +21,28 @@ MAX_CHEBYSHEV_DEGREE = 48  # products to get there; a Rayleigh-Ritz step costs a
 EARLY_CHECK_DEGREE = 8  # products after which a top eigenvalue outside the bulk has begun to grow
 SQUARINGS = 6  # the matrix to the power 2^6
 CACHE_LINE_NUMBERS = 8  # numbers that a line of the cache holds
-MAX_SINGLE_THREAD_PRODUCTS = 9_000  # multiplications that OpenBLAS does not share out
-MIN_PART_ROWS = 8  # rows: smaller parts cost more than they save
+RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
+MAX_PLAIN_EXPONENT = 300  # numbers within 2**±300 can be squared twice
+MAX_POWER_STEPS = 200  # power iterations where LAPACK has failed
 TINY = float(np.finfo(float).tiny)
 
 
-def top_of_covariance(matrix: Array, root_weights: Array, start: Array) -> Top:
-    """Largest eigenvalue and its unit eigenvector of a weighted covariance in the space of the n rows.
+class Top(NamedTuple):
+    """A top eigenpair: the eigenvalue lies between `value` and `value + allowance`."""
 
-    `root_weights`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds secret
-    random directions: nobody can arrange for these to be orthogonal to the answer.
+    value: float
+    vector: Array  # of unit norm
+    allowance: float = 0.0
 
-    The allowance is 0 up to n = MAX_DENSE_ROWS (LAPACK is exact to rounding), the residual up to
-    MAX_BLOCK_ROWS, and beyond that what `top_of_operator` claims. A matrix with a number that is not finite
-    has an infinite eigenvalue.
-    """
-    n, size = matrix.shape[0], float(matrix.trace())
-    if not 0 < size < math.inf:  # rounding is all there is, or its sum overflows
-        size = float(abs(matrix).max())
-    exponent = binary_exponent(size)
-    if exponent:  # by a power of two: no bit of an ordinary result depends on it
-        matrix = np.ldexp(matrix, -exponent)
-    if n > MAX_BLOCK_ROWS:
-        top = top_of_operator(partial(_product, matrix), start)
-    else:
-        by_blocks = _top_by_blocks(matrix, root_weights, start) if n > MAX_DENSE_ROWS else None
-        top = by_blocks or top_dense(matrix, start)
-    return top.scaled(exponent)
+    def scaled(self, exponent: int) -> Top:
+        """That of the same matrix times 2**exponent."""
+        return Top(_shifted(max(self.value, 0.0), exponent), self.vector, _shifted(self.allowance, exponent))
+
+
+def top_of_small_matrix(matrix: Array, root_weights: Array, start: Array) -> Top:
+    """Of a covariance of at most MAX_BLOCK_ROWS rows; `top_of_covariance` says what the arguments are."""
+    by_blocks = _top_by_blocks(matrix, root_weights, start) if matrix.shape[0] > MAX_DENSE_ROWS else None
+    return by_blocks or top_dense(matrix, start)
 
 
 def top_dense(matrix: Array, start: Array) -> Top:
@@ -67,7 +55,7 @@ def top_dense(matrix: Array, start: Array) -> Top:
         return Top(math.inf, unit(start[:, 0]))
     exponent = binary_exponent(peak)
     matrix = np.ldexp(matrix, -exponent)
-    vector = unit(power_iteration(partial(np.dot, matrix), unit(start[:, 0]), MAX_LANCZOS_STEPS))
+    vector = unit(power_iteration(partial(np.dot, matrix), unit(start[:, 0]), MAX_POWER_STEPS))
     value = max(float(vector @ matrix @ vector), 0.0)
     return Top(value, vector, math.sqrt(np.vdot(matrix, matrix)) - value).scaled(exponent)
 
@@ -206,12 +194,43 @@ def _top_ritz_pair(spectrum: _Spectrum, block: Array) -> _RitzPair:
     return _RitzPair(value, vector, residual / allowed, residual, float(values[0]), basis.T)
 
 
-def _product(matrix: Array, vector: Array) -> Array:
-    """Their product in parts so small that BLAS keeps to one thread; waking a busy one can cost 8 ms."""
-    n, rows = vector.size, MAX_SINGLE_THREAD_PRODUCTS // vector.size
-    if rows >= n or rows < MIN_PART_ROWS:
-        return np.asarray(np.dot(matrix, vector))
-    out = np.empty(n)
-    for i in range(0, n, rows):
-        np.dot(matrix[i : i + rows], vector, out=out[i : i + rows])
-    return out
+def unit(vector: Array) -> Array:
+    """The vector over its norm, whatever that is; the first axis if it has none."""
+    peak = float(abs(vector).max())
+    if not 0 < peak < math.inf:
+        return np.asarray(np.eye(1, vector.size)[0])
+    vector = np.ldexp(vector, -math.frexp(peak)[1])
+    return np.asarray(vector / math.sqrt(vector @ vector))
+
+
+def binary_exponent(size: float) -> int:
+    """0 while numbers of this size can be squared and squared again, else what brings them to 1."""
+    exponent = math.frexp(size)[1] if math.isfinite(size) else 0
+    return exponent if abs(exponent) > MAX_PLAIN_EXPONENT else 0
+
+
+def _shifted(value: float, exponent: int) -> float:
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.inf
+
+
+def decomposed(matrix: Array) -> tuple[Array, Array]:
+    """numpy's eigenvalues and eigenvectors, NaN where it does not converge."""
+    try:
+        values, vectors = np.linalg.eigh(matrix)
+    except np.linalg.LinAlgError:
+        values, vectors = np.full(matrix.shape[0], math.nan), np.full(matrix.shape, math.nan)
+    return values, vectors
+
+
+def power_iteration(apply: Operator, start: Array, steps: int) -> Array:
+    """A fixed number of steps from `start`, however far that gets; zero if the operator is."""
+    vector = start
+    for _ in range(steps):
+        vector = apply(vector)
+        if not vector.any():
+            break
+        vector = unit(vector)
+    return vector

@@ -1,42 +1,124 @@
-"""The exact geometry: the (n+1, n+1) Gram matrix of the rows and the origin, filled block by block."""
+"""The exact geometry: what the (n+1, n+1) Gram matrix of the rows and the origin says of them."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from randeigen.backend.arrays import largest_magnitudes, to_host_float64
-from randeigen.backend.chunking import parts, pieces
-from randeigen.backend.parallel import parallel_map
-from randeigen.backend.random_streams import Stream
-from randeigen.backend.scaling import ScaledGram, added, in_one_unit, nothing, without
-from randeigen.geometry.base import (
-    START_DIRECTIONS,
-    Index,
-    MeasuredGeometry,
-    is_offset,
-    project_rows,
-    random_pairs,
-    top_direction_by_power,
-    top_direction_of,
+from randeigen.backend.arrays import median
+from randeigen.geometry.eigen import (
+    MAX_BLOCK_ROWS,
+    Operator,
+    Top,
+    binary_exponent,
+    power_iteration,
+    top_of_small_matrix,
 )
-from randeigen.geometry.eigen import top_of_covariance
-from randeigen.geometry.products import (
-    Pivot,
-    gram_of_scaled_rows,
-    rounding,
-    scale_exponent,
-    scaled_gram,
-    unlike_pivot,
-)
-from randeigen.types import Array, Block, Mask, TopDirection
+from randeigen.geometry.lanczos import top_of_large_matrix
+from randeigen.types import Array, Mask, TopDirection
 
+Index: TypeAlias = NDArray[np.intp]
+Measured = TypeVar("Measured", bound="MeasuredGeometry")
+
+ENTRY_ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a Gram entry, relative to its two rows' norms, by item size
+START_DIRECTIONS = 8  # secret random directions from which the search for the top direction starts
 CENTRING_ROUNDING = 2.0**-48  # of the mean square: what is left of equal rows when the mean is subtracted
 USUAL_ROUNDING = 2.0**-21  # rounding of a float32 entry whose numbers nobody arranged
+
+
+class MeasuredGeometry(ABC):
+    """A geometry of which everything was measured: `GramGeometry` or `SketchGeometry`, both dataclasses."""
+
+    partial: ClassVar[bool] = False
+    prior_weights: Array  # (n,)
+    precision: float  # rounding of an inner product, relative to the two rows' norms
+    floor: float  # squared norms below this may have underflowed
+    beyond: Mask | None  # (n,) rows further out than is recorded here; None: there are none
+
+    @property
+    def n(self) -> int:
+        return self.prior_weights.size
+
+    @abstractmethod
+    def squared_norms_from_pivot(self) -> Array:
+        """(n,) squared distances from the pivot: how far out each row is, to a factor."""
+
+    @abstractmethod
+    def inner_products(self) -> Array:
+        """(n, n) inner products of the rows less the pivot."""
+
+    @abstractmethod
+    def _take(self: Measured, index: Index) -> Measured: ...
+
+    def take(self: Measured, index: Index) -> Measured:
+        """The same rows without the others; no copy in the ordinary case, where every row is taken."""
+        return self if np.array_equal(index, np.arange(self.n)) else self._take(index)
+
+    def squared_distances(self) -> Array:
+        return squared_distances_of(self.squared_norms_from_pivot(), self.inner_products())
+
+    def squared_distances_from(self, row: int) -> Array:
+        return np.asarray(self.squared_distances()[row])
+
+    def rounding_error(self, weights: Array) -> float:
+        """How much of the top variance rounding can hide.
+
+        An inner product is off by at most `precision` of its two rows' norms, so the weighted matrix of
+        errors is no larger than `precision` times the weighted mean of the squared norms.
+        """
+        return self.precision * self._mean_square(weights) + self.floor
+
+    def _mean_square(self, weights: Array) -> float:
+        return float(weights @ self.squared_norms_from_pivot()) / float(weights.sum())
+
+    def _beyond_among(self, index: Index) -> Mask | None:
+        return None if self.beyond is None else self.beyond[index]
+
+    def _beyond_in(self, matrix: Array) -> Mask | None:
+        """Of m combinations of the rows and the origin, those that have such a row in them."""
+        return None if self.beyond is None else np.asarray(matrix[:, :-1][:, self.beyond].any(axis=1))
+
+
+def squared_distances_of(squared_norms: Array, inner: Array) -> Array:
+    """(n, n) squared distances. Clamped: rounding can make the distance of equal rows negative."""
+    between = np.maximum(squared_norms[:, None] + squared_norms - 2 * inner, 0.0)
+    np.fill_diagonal(between, 0.0)
+    return np.asarray(between)
+
+
+def project_rows(covariance: Array, root_weights: Array, vector: Array) -> Array:
+    """(n,) the rows' projections on the direction that an eigenvector of their covariance stands for."""
+    return np.asarray(np.dot(covariance, vector) / np.where(root_weights > 0, root_weights, 1.0))
+
+
+def top_direction_of(top: Top, projected: Array, weights: Array, row_variances: Array) -> TopDirection:
+    """The direction of a top eigenpair; `row_variances` are wᵢ‖xᵢ − μ_w‖², what each row alone adds."""
+    if not 0 < top.value < math.inf:
+        return TopDirection(top.value, np.zeros(weights.size), allowance=top.allowance)
+    weighted = weights > 0
+    projections = np.where(weighted, projected / math.sqrt(top.value), 0.0)
+    return TopDirection(top.value, projections, median(row_variances[weighted]), top.allowance)
+
+
+def top_direction_by_power(
+    apply: Operator, project: Operator, start: Array, steps: int, weights: Array
+) -> TopDirection:
+    """The direction that the paper's power iteration reaches from `start` in this many steps."""
+    largest = float(abs(start).max())
+    vector = power_iteration(apply, np.ldexp(start, -binary_exponent(largest)), steps)
+    image = apply(vector)
+    square = float(vector @ image)  # squared norm of the combination Σ vᵢ·xᵢ, whose direction this is
+    if not 0 < square < math.inf:
+        return TopDirection(max(square, 0.0), np.zeros(weights.size))
+    projections = np.where(weights > 0, project(vector) / math.sqrt(square), 0.0)
+    size = math.ldexp(0.5, math.frexp(square)[1])  # its squares may overflow
+    return TopDirection(float((image / size) @ (image / size)) / (square / size) * size, projections)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,133 +214,24 @@ class GramGeometry(MeasuredGeometry):
         return covariance, root_weights
 
 
-SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this are exact but for rounding, by item size
-LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # sums of smaller squares over all blocks fit a float64
-MAX_UNDERFLOW = {
-    4: 2.0**-126,
-    8: 2.0**-1022,
-}  # of each product, by item size: a GPU flushes smaller ones to 0
-GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
-MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
+def top_of_covariance(matrix: Array, root_weights: Array, start: Array) -> Top:
+    """Largest eigenvalue and its unit eigenvector of a weighted covariance in the space of the n rows.
 
+    `root_weights`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds secret
+    random directions: nobody can arrange for these to be orthogonal to the answer.
 
-class GramAccumulator:
-    """Accumulates the exact Gram matrix block by block.
-
-    A block is measured plainly or, if its rows are far from the origin, from a pivot. The few rows whose
-    squares overflow or underflow are scaled to a norm near 1 first, at a cost that grows with their number;
-    all rows are only if most of them are such.
+    The allowance is 0 up to n = MAX_DENSE_ROWS (LAPACK is exact to rounding), the residual up to
+    MAX_BLOCK_ROWS, and beyond that what `top_of_operator` claims. A matrix with a number that is not finite
+    has an infinite eigenvalue.
     """
-
-    def __init__(self, n: int, seed: int) -> None:
-        self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
-        self.n, self.unusable = n, np.zeros(n, dtype=bool)
-        self.total = nothing(n)
-        self.precision = self.underflow = 0.0  # what rounding, and underflow, may take from an entry
-        self.offset = False  # whether some block was far from the origin: the next ones will be too
-        self.pairs = random_pairs(n, self.rng)
-
-    def add(self, columns: slice, block: Block) -> None:
-        """One block of columns, from the first pivot near its rows: none, random ones, the median."""
-        if not (self.offset or self._looks_offset(block)) and self._add_from(block, None):
-            return
-        self.offset = True
-        for _ in range(MAX_PIVOTS):
-            usable = np.flatnonzero(~self.unusable)
-            if usable.size >= 3:
-                three = self.rng.choice(usable, 3, replace=False)
-                if self._add_from(block, (int(three[0]), int(three[1]), int(three[2]))):
-                    return
-        self._find_unusable(block, self._usable())
-        if usable_rows := self._usable():
-            self._add(*self._scaled(block, usable_rows, "median", alone=True))
-
-    def geometry(self) -> GramGeometry:
-        """The finished matrix. Lines of unusable rows are zero."""
-        start = self.rng.standard_normal((self.n, START_DIRECTIONS))
-        total = in_one_unit(self.total, self.unusable)
-        return GramGeometry(
-            total.gram,
-            np.ones(self.n),
-            start,
-            2.0**total.exponent,
-            self.precision,
-            floor=total.floor + float(np.ldexp(self.underflow, -2 * total.exponent)),
-            beyond=total.beyond if total.beyond.any() else None,
-        )
-
-    def _looks_offset(self, block: Block) -> bool:
-        """Whether a few columns show an offset that most rows share, which saves the plain product."""
-        if not isinstance(block, np.ndarray):
-            return False
-        few = to_host_float64(block[:, :: -(-block.shape[1] // GLIMPSED_COLUMNS)])
-        few = few * 2.0 ** -scale_exponent(largest_magnitudes(few))
-        i, j = self.pairs
-        squares, distances = (few**2).sum(1), ((few[i] - few[j]) ** 2).sum(1)
-        return is_offset(np.where(self.unusable, math.nan, squares), distances)
-
-    def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
-        """Add the block as measured from this pivot, unless that is far from the rows."""
-        measured, precision = scaled_gram(block, pivot_rows)
-        squares = measured.gram.diagonal()[:-1]
-        odd = self._odd(block, squares, pivot_rows)
-        if not np.isfinite(squares).any() and pivot_rows and self.unusable[list(pivot_rows)].any():
-            return False  # the pivot itself is not finite
-        if 2 * len(odd) > len(self._usable()):
-            measured, precision = self._scaled(block, self._usable(), pivot_rows, alone=True)
-            if self._is_offset(in_one_unit(measured, self.unusable).gram, []):
-                return False
-        else:
-            measured = without(measured, odd)
-            if self._is_offset(measured.gram, odd):
-                return False
-            if odd:
-                lines, their_precision = self._scaled(block, odd, pivot_rows, alone=False)
-                measured, precision = added(measured, lines), max(precision, their_precision)
-        self._add(measured, precision)
-        return True
-
-    def _add(self, measured: ScaledGram, precision: float) -> None:
-        measured = without(measured, np.flatnonzero(self.unusable).tolist())
-        self.total = added(self.total, measured)
-        self.precision = max(self.precision, precision)
-
-    def _scaled(
-        self, block: Block, index: list[int], pivot: Pivot | str | None, alone: bool
-    ) -> tuple[ScaledGram, float]:
-        cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
-        terms = parallel_map(lambda part: gram_of_scaled_rows(part, index, pivot, alone), cut)
-        return reduce(added, terms), rounding(self.n, cut[0].shape[1], block.dtype.itemsize)
-
-    def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
-        """Rows whose squares overflowed or, where those of the typical row are too small, underflowed."""
-        size = block.dtype.itemsize
-        large = ~(squares < LARGEST_EXACT_SQUARE[size]) & ~self.unusable
-        overflowed: list[int] = np.flatnonzero(large).tolist()
-        if overflowed:
-            self._find_unusable(block, overflowed)
-            overflowed = [i for i in overflowed if not self.unusable[i]]
-        usable_squares = squares[~self.unusable]
-        small: list[int] = np.flatnonzero((squares < SMALLEST_EXACT_SQUARE[size]) & ~self.unusable).tolist()
-        if not small:
-            return overflowed
-        small = unlike_pivot(block, small, pivot_rows)
-        if usable_squares.size == 0 or np.median(usable_squares) >= SMALLEST_EXACT_SQUARE[size]:
-            self.underflow += block.shape[1] * MAX_UNDERFLOW[size] if small else 0.0
-            return overflowed
-        return sorted({*overflowed, *small})
-
-    def _find_unusable(self, block: Block, index: list[int]) -> None:
-        """Rows that hold NaN or infinity."""
-        for i in index:
-            self.unusable[i] |= not np.isfinite(largest_magnitudes(block[i : i + 1])[0])
-
-    def _usable(self) -> list[int]:
-        usable: list[int] = np.flatnonzero(~self.unusable).tolist()
-        return usable
-
-    def _is_offset(self, gram: Array, odd: list[int]) -> bool:
-        squares = np.where(self.unusable, math.nan, gram.diagonal()[:-1])
-        squares[odd] = math.nan
-        i, j = self.pairs
-        return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])
+    n, size = matrix.shape[0], float(matrix.trace())
+    if not 0 < size < math.inf:  # rounding is all there is, or its sum overflows
+        size = float(abs(matrix).max())
+    exponent = binary_exponent(size)
+    if exponent:  # by a power of two: no bit of an ordinary result depends on it
+        matrix = np.ldexp(matrix, -exponent)
+    if n > MAX_BLOCK_ROWS:
+        top = top_of_large_matrix(matrix, start)
+    else:
+        top = top_of_small_matrix(matrix, root_weights, start)
+    return top.scaled(exponent)

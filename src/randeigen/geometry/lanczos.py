@@ -1,38 +1,29 @@
-"""The top eigenpair of an operator by Lanczos, with an upper bound; and the paper's power iteration."""
+"""The top eigenpair of an operator, or of a large matrix, by Lanczos, with an upper bound."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from functools import partial
 
 import numpy as np
 
+from randeigen.geometry.eigen import RELATIVE_RESIDUAL, Operator, Top, binary_exponent, decomposed, unit
 from randeigen.types import Array
-
-Operator: TypeAlias = Callable[[Array], Array]
 
 MAX_LANCZOS_STEPS = 200  # steps after which it stops unconverged, with an allowance for what may be missing
 LANCZOS_CHECKS = frozenset(
     (14, 30, 42, 60, 90, 130)
 )  # steps at which convergence is tested: a test costs too
-RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
-MAX_PLAIN_EXPONENT = 300  # numbers within 2**±300 can be squared twice
 FAILURE_PROBABILITY = 1e-8  # the chance, over the secret start, that Lanczos' allowance is too small
 MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance it goes on
 ALLOWANCES = np.exp2(np.arange(-50.0, 11.0))  # allowances to choose from, relative to the eigenvalue
+MAX_SINGLE_THREAD_PRODUCTS = 9_000  # multiplications that OpenBLAS does not share out
+MIN_PART_ROWS = 8  # rows: smaller parts cost more than they save
 
 
-class Top(NamedTuple):
-    """A top eigenpair: the eigenvalue lies between `value` and `value + allowance`."""
-
-    value: float
-    vector: Array  # of unit norm
-    allowance: float = 0.0
-
-    def scaled(self, exponent: int) -> Top:
-        """That of the same matrix times 2**exponent."""
-        return Top(_shifted(max(self.value, 0.0), exponent), self.vector, _shifted(self.allowance, exponent))
+def top_of_large_matrix(matrix: Array, start: Array) -> Top:
+    """`top_of_operator` for a matrix that is at hand."""
+    return top_of_operator(partial(_product, matrix), start)
 
 
 def top_of_operator(apply: Operator, start: Array) -> Top:
@@ -100,43 +91,12 @@ def _missing(values: Array, links: Array, n: int) -> float:
     return top * float(ALLOWANCES[beyond.argmax()]) if beyond.any() else math.inf
 
 
-def unit(vector: Array) -> Array:
-    """The vector over its norm, whatever that is; the first axis if it has none."""
-    peak = float(abs(vector).max())
-    if not 0 < peak < math.inf:
-        return np.asarray(np.eye(1, vector.size)[0])
-    vector = np.ldexp(vector, -math.frexp(peak)[1])
-    return np.asarray(vector / math.sqrt(vector @ vector))
-
-
-def binary_exponent(size: float) -> int:
-    """0 while numbers of this size can be squared and squared again, else what brings them to 1."""
-    exponent = math.frexp(size)[1] if math.isfinite(size) else 0
-    return exponent if abs(exponent) > MAX_PLAIN_EXPONENT else 0
-
-
-def _shifted(value: float, exponent: int) -> float:
-    try:
-        return math.ldexp(value, exponent)
-    except OverflowError:
-        return math.inf
-
-
-def decomposed(matrix: Array) -> tuple[Array, Array]:
-    """numpy's eigenvalues and eigenvectors, NaN where it does not converge."""
-    try:
-        values, vectors = np.linalg.eigh(matrix)
-    except np.linalg.LinAlgError:
-        values, vectors = np.full(matrix.shape[0], math.nan), np.full(matrix.shape, math.nan)
-    return values, vectors
-
-
-def power_iteration(apply: Operator, start: Array, steps: int) -> Array:
-    """A fixed number of steps from `start`, however far that gets; zero if the operator is."""
-    vector = start
-    for _ in range(steps):
-        vector = apply(vector)
-        if not vector.any():
-            break
-        vector = unit(vector)
-    return vector
+def _product(matrix: Array, vector: Array) -> Array:
+    """Their product in parts so small that BLAS keeps to one thread; waking a busy one can cost 8 ms."""
+    n, rows = vector.size, MAX_SINGLE_THREAD_PRODUCTS // vector.size
+    if rows >= n or rows < MIN_PART_ROWS:
+        return np.asarray(np.dot(matrix, vector))
+    out = np.empty(n)
+    for i in range(0, n, rows):
+        np.dot(matrix[i : i + rows], vector, out=out[i : i + rows])
+    return out

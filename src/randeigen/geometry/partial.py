@@ -16,7 +16,7 @@ from randeigen.backend.arrays import as_host_array, to_host_float64
 from randeigen.backend.chunking import parts
 from randeigen.backend.parallel import parallel_map
 from randeigen.errors import RandEigenError
-from randeigen.geometry.base import is_offset
+from randeigen.geometry.measurement import is_offset
 from randeigen.types import Array, Block, Rows, Statistic, TopDirection
 
 # Squared norms below this, by item size of the rows, may be sums of squares that vanished.

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import as_host, largest_magnitudes, median
 from randeigen.backend.chunking import MAX_FLOAT64_POINT_NUMBERS, pieces
 from randeigen.backend.random_streams import Stream
-from randeigen.geometry.base import (
+from randeigen.geometry.eigen import MAX_DENSE_ROWS, Operator, top_dense
+from randeigen.geometry.gram import (
     START_DIRECTIONS,
+    GramGeometry,
     Index,
     MeasuredGeometry,
     top_direction_by_power,
     top_direction_of,
 )
-from randeigen.geometry.eigen import MAX_DENSE_ROWS, top_dense
-from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.lanczos import Operator, top_of_operator
+from randeigen.geometry.lanczos import top_of_operator
 from randeigen.geometry.pivot import centre, sampled
 from randeigen.geometry.point_sums import (
     combinations,

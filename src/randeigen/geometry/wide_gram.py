@@ -8,9 +8,9 @@ import numpy as np
 
 from randeigen.backend.arrays import largest_magnitudes, to_host_float64
 from randeigen.backend.chunking import GRAM_LINES_AT_ONCE
-from randeigen.geometry.base import START_DIRECTIONS, top_direction_by_power, top_direction_of
-from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.lanczos import Operator, top_of_operator
+from randeigen.geometry.eigen import Operator
+from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, top_direction_by_power, top_direction_of
+from randeigen.geometry.lanczos import top_of_operator
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator, UnitLimits
 from randeigen.types import Array, Block, TopDirection

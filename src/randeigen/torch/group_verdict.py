@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadFraction, BadParameter
-from randeigen.geometry.base import ENTRY_ROUNDING, START_DIRECTIONS
-from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.gram import ENTRY_ROUNDING, START_DIRECTIONS, GramGeometry
 from randeigen.pipeline import Assumed, assume, check_on_excess, check_rule, checked_seed
 from randeigen.pipeline import judge as judge_rows
 from randeigen.rules import RandEigen, Rule
