@@ -163,7 +163,7 @@ def check_certificate(case: Case, result: Any, rows: Array, answer: Array, out: 
     rows, weights = rows[live], weights[live]
     scale = np.longdouble(getattr(result.verdict, "scale", 1.0))
     mean = weights @ rows
-    size = _norm(weights @ np.abs(rows))
+    size = _norm(weights @ np.abs(rows)) * max(scale, np.longdouble(1))
     # What the answer itself is rounded by is no Byzantine row's doing; halves round by much more, and say so.
     rounding = size * 4 * (len(live) + 4) * WORKING[case.dtype] + _underflow(case)
     for name, corrupt in suspects(case.corrupt[live], rows, weights, mean, left, case.seed).items():

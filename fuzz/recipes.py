@@ -117,7 +117,7 @@ def _budget(rng: Rng, n: int) -> Parameters:
 
 def _parameters(rng: Rng, name: str, n: int, d: int, size: float) -> Parameters:
     """Some of a stage's parameters; lengths are about the rows' own, and sometimes of another world."""
-    if rng.random() < 0.5 and name not in PROMISED:
+    if rng.random() < 0.5 and name not in ALWAYS:
         return {}
     length = float(np.clip(size * 10 ** rng.uniform(-3, 3), 1e-300, 1e300))
     square = float(np.clip(length, 1e-150, 1e150) ** 2)
@@ -135,6 +135,7 @@ def _chunked(rng: Rng, n: int, length: float, square: float) -> Parameters:
 
 
 PROMISED = {"filtering", "zhu-filtering", "no-regret", "chunked-filtering", "chunked-no-regret"}
+ALWAYS = PROMISED | {"mda", "smea"}  # a search of a minute, which their default allows, would stop the rest
 PARAMETERS: dict[str, Any] = {
     "filtering": lambda rng, n, length, square: {"gamma": float(rng.choice([0.0, square]))},
     "zhu-filtering": _promised,

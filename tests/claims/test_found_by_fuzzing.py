@@ -12,7 +12,9 @@ import pytest
 import randeigen
 from randeigen import rules
 from randeigen.errors import BadFraction, BadParameter
+from randeigen.geometry.lanczos import top_of_operator
 from randeigen.rows import as_rows
+from randeigen.types import TopDirection
 
 
 @pytest.fixture(autouse=True)
@@ -178,3 +180,39 @@ def test_narrow_blocks_draw_no_tile_of_the_papers_projection_twice(monkeypatch: 
     source = as_rows(gaussian(6, 600), block_bytes=6 * 8)
     randeigen.aggregate(source, eps=0.2, geometry="gaussian", seed=0)
     assert drawn == [0, 1, 2]
+
+
+def test_two_faint_corrupt_rows_do_not_make_the_one_wide_honest_row_too_large() -> None:
+    rows = np.zeros((5, 78))
+    rows[:2], rows[4] = 5e-324, gaussian(1, 78)[0]
+    result = randeigen.aggregate(rows, rule=rules.Mean(f=2), seed=0)
+    assert not result.unusable
+
+
+@pytest.mark.parametrize("variance", [5e-324, 1e-310])
+def test_scores_in_units_of_next_to_no_variance_are_numbers(variance: float) -> None:
+    top = TopDirection(variance, np.array([1e-150, 0.0, 3.0]))
+    assert np.isfinite(top.scores_in_variances()).all()
+
+
+def test_lanczos_starts_again_where_the_first_image_was_rounding() -> None:
+    """Rows alike but for 1e-117, about 1 from the origin: of the first image next to nothing may be left."""
+    calls = iter([np.array([1e-234, 2e-234, -1e-234])])
+
+    def operator(vector: np.ndarray) -> np.ndarray:
+        return next(calls, np.diag([1e-32, 0.0, 0.0]) @ vector)
+
+    assert top_of_operator(operator, np.ones((3, 1))).value == pytest.approx(1e-32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_balance_among_rows_that_are_one_point(dtype: str) -> None:
+    rows = np.full((9, 104), 0.1, dtype)
+    result = randeigen.aggregate(rows, rule=rules.ARC() | rules.Balanced(f=3), seed=0)
+    assert np.allclose(result.mean, rows[0])
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1.0, 1e308])
+def test_balance_with_any_tolerance(tolerance: float) -> None:
+    result = randeigen.aggregate(gaussian(11, 22), rule=rules.Balanced(f=4, tolerance=tolerance), seed=0)
+    assert np.isfinite(result.mean).all()

@@ -159,7 +159,6 @@ def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 class TestTheRecord:
-    @pytest.mark.slow  # passes alone; failed once after tests/claims in one process, cause not found
     def test_it_can_be_drawn_shown_and_put_into_a_page(self, record: Path, tmp_path: Path) -> None:
         found = json.loads(record.read_text())
         assert found["seeds"] == [rule_study.HELD_OUT]

@@ -208,9 +208,10 @@ def apart(first: Any, second: Any) -> float:
     for start in range(0, len(first), COMPARED_NUMBERS):
         here, there = (_in_float64(vector[start : start + COMPARED_NUMBERS]) for vector in (first, second))
         between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
-        largest = float(abs(between).max())
+        peak = abs(between).max()
+        largest = float(peak)
         if 0 < largest < math.inf:
-            between = between / largest
+            between = between / peak  # by a number of Python's a GPU would multiply by 1/largest, maybe inf
             largest *= math.sqrt(float(between @ between))
         total = math.hypot(total, largest)
     return 2 * total

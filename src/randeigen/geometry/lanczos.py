@@ -14,6 +14,7 @@ MAX_LANCZOS_STEPS = 200  # steps after which it stops unconverged, with an allow
 LANCZOS_CHECKS = frozenset(
     (14, 30, 42, 60, 90, 130)
 )  # steps at which convergence is tested: a test costs too
+MAX_GROWTH = 2.0**300  # of an image beyond the first one, whose numbers are about 1
 FAILURE_PROBABILITY = 1e-8  # the chance, over the secret start, that Lanczos' allowance is too small
 MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance it goes on
 ALLOWANCES = np.exp2(np.arange(-50.0, 11.0))  # allowances to choose from, relative to the eigenvalue
@@ -49,7 +50,10 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
     largest = previous = allowance = 0.0
     for j in range(steps):
         latest, earlier, new = basis[j], basis[: j + 1], basis[j + 1]
-        image = apply(latest) if j else image
+        if j:
+            image = apply(latest)
+            if not abs(image).max() < MAX_GROWTH:  # the first image was what rounding left of a larger one
+                return top_of_operator(apply, latest[:, None])
         tridiagonal[j, j] = diagonal = float(latest @ image)
         np.subtract(image, diagonal * latest, out=new)
         if j:

@@ -250,14 +250,16 @@ def _unset_zeros(measured: ScaledGram) -> ScaledGram:
 def in_one_unit(measured: ScaledGram, unusable: Mask) -> GramInOneUnit:
     """All rows in the unit of the median row. Lines of unusable rows are 0; a row too large has norm inf.
 
-    Where the median row is at the pivot, a minority could choose the unit. So it is the caller's own if that
-    suits any row at all, and a row too large beside it, which may be honest, is shortened.
+    Where most rows are at the pivot, or too small or large for the median row's unit, a minority could have
+    chosen it. So it is the caller's own if that suits any row at all, and a row too large beside it, which
+    may be honest, is shortened.
     """
     gram, exponents = without(measured, np.flatnonzero(unusable).tolist())
     bits = np.where(gram.diagonal() > 0, np.frexp(gram.diagonal())[1] + 2 * exponents, UNSET)
     known = np.sort(bits[:-1][bits[:-1] > UNSET])
     typical = int(known[known.size // 2]) if known.size else 0
-    by_minority = 2 * known.size <= np.count_nonzero(~unusable)
+    alike = (known - typical > MIN_EXPONENT) & (known - typical < MAX_EXPONENT)
+    by_minority = 2 * np.count_nonzero(alike) <= np.count_nonzero(~unusable)
     if by_minority and ((known > MIN_EXPONENT) & (known < MAX_EXPONENT)).any():
         typical = 0
     exponent = 0 if abs(typical) <= MAX_PLAIN_SQUARE_EXPONENT else max(-1000, min(typical // 2, 1000))

@@ -22,6 +22,7 @@ STEPS_WITHOUT = 3  # where no side is preferred, one step removes at most the re
 NEAR_TOP_RATIO = 0.5  # of the largest score: rows below it are left to the next step
 MAX_VARIANCE_RATIO = 100.0  # sets of more than so many times the least variance hardly matter and are skipped
 MAX_PENALTY = 1e100  # times its width: a wide hypothesis is held back by no more than this
+MAX_LIMIT = 1e100  # widths that an answer may be off by: a larger tolerance lets everything pass as well
 LINE_TOLERANCE = 1e-6  # relative variance outside the top direction up to which rows count as on a line
 TIE = 1e-9  # relative: scores this close are equal, and what is removed is shared between them
 MIN_WIDTH_RATIO = 1e-9  # of the largest width: no hypothesis counts as narrower
@@ -118,7 +119,7 @@ class Balanced(Rule):
         )
 
     def _limit(self, bound: float) -> float:
-        return self.tolerance * bound if math.isfinite(bound) else 0.0
+        return min(self.tolerance * bound, MAX_LIMIT) if math.isfinite(bound) else 0.0
 
     def _balance(
         self, geometry: Geometry, sets: Hypotheses, start: Weights, limit: float
@@ -164,11 +165,11 @@ def balance_on_line(
     least, low, high = 0.0, 0, 0
     for _ in range(MAX_NEWTON_STEPS):  # to the least t at which all intervals meet: there two of them touch
         low, high = int((means + least * widths).argmin()), int((means - least * widths).argmax())
-        now = float((means[high] - means[low]) / (widths[high] + widths[low]))
-        if now <= least * (1 + TIE):
+        gap, both = float(means[high] - means[low]), float(widths[high] + widths[low])
+        if gap <= least * (1 + TIE) * both:  # so it is where rows are one point, of no width
             break
-        least = now
-    part = float(widths[high] / (widths[high] + widths[low]))
+        least = gap / both
+    part = float(widths[high] / both) if both else 0.5
     window = np.arange(x.size) - np.array([[low], [high]])
     inside = np.where((window >= 0) & (window < x.size - f), m, 0.0)
     between = np.array([part, 1 - part]) @ (inside / inside.sum(axis=1, keepdims=True))

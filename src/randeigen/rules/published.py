@@ -146,7 +146,7 @@ def remove_at_random(
         if removed[w > 0].all():
             stop = Stop.EMPTY
             break
-        dropped_in_round[removed], scores[removed] = now, top.scores[removed] / top.variance
+        dropped_in_round[removed], scores[removed] = now, top.scores_in_variances()[removed]
         w = np.where(removed, 0.0, w)
     return Verdict(
         normalised(w),

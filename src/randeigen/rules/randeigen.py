@@ -221,7 +221,7 @@ class FilterHistory:
         more = before - after > self._largest_loss
         self._largest_loss[more] = (before - after)[more]
         self.dropped_in_round[more] = len(self.weights)
-        self.scores[more] = top.scores[more] / top.variance
+        self.scores[more] = top.scores_in_variances()[more]
 
     def verdict(self, stop: Stop, top: TopDirection) -> Verdict:
         """The average of all rounds, measured once more so that it has a certificate of its own.
