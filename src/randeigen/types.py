@@ -68,7 +68,7 @@ class TopDirection(NamedTuple):
     def scores_in_variances(self) -> Array:
         """(n,) scores over the variance; where that is next to nothing, at most the largest number."""
         with np.errstate(over="ignore"):
-            return np.minimum(self.scores / self.variance, np.finfo(np.float64).max)
+            return np.asarray(np.minimum(self.scores / self.variance, np.finfo(np.float64).max))
 
 
 class Statistic(Enum):
