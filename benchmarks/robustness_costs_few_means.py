@@ -19,6 +19,7 @@ from randeigen import timing as bench
 from randeigen.geometry import measure
 from randeigen.geometry.gram import GramGeometry
 from randeigen.rows import as_rows
+from randeigen.timed_rows import timed_rows
 from studies.provenance import made_with
 
 CLAIMS = {"cpu": (2**18, 8.0), "cuda": (2**26, 3.0)}  # d, and the means it may cost at n = 100, float32
@@ -81,7 +82,8 @@ def main() -> int:
 def gram_error(device: str) -> float:
     """Largest error of an entry of the Gram matrix against float64, relative to the norms of its two rows."""
     n, d = 100, 2**18 if device == "cpu" else 2**26
-    rows, _, _ = bench._rows(n, d, "float32", device, 1)
+    with timed_rows(n, d, "float32", device, 1) as given:
+        rows = given.rows
     geometry = measure(as_rows(rows), "gram")[0]
     assert isinstance(geometry, GramGeometry)
     from_pivot = geometry.gram * geometry.unit**2

@@ -9,17 +9,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 
 import randeigen
-from randeigen.errors import BadParameter, MissingExtra
 from randeigen.provenance import versions as core_versions
 from randeigen.rules import Rule
+from randeigen.timed_rows import TimedRows, timed_rows
+from randeigen.types import GeometryKind
 
 MAX_TIMED_SECONDS = 4.0  # after this long no further call of a rule is begun
-Dtype: TypeAlias = Literal["float16", "bfloat16", "float32", "float64"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Timing:
     extra_mb: float  # peak private memory beyond the rows and the answer
     mean_ms: float  # the plain mean it is compared with
     mean_best_ms: float
+    form: str = "matrix"
 
 
 def time_rules(
@@ -48,38 +49,39 @@ def time_rules(
     *,
     dtype: str = "float32",
     device: str = "cpu",
+    form: str = "matrix",
+    geometry: GeometryKind = "auto",
     repeats: int = 7,
+    max_seconds: float = MAX_TIMED_SECONDS,
     seed: int = 0,
     report: Callable[[str], None] = lambda stage: None,
 ) -> list[Timing]:
-    """Time each rule on the same Gaussian rows, after the plain mean of numpy or torch.
+    """Time each rule on the same Gaussian rows, each call after one of the plain mean in the same form.
 
-    `report` is called with what is being done.
+    What slows a machine down for a while then slows both. No call is begun `max_seconds` after the first;
+    where the call that is made for its memory alone takes longer, it is the one timed. `report` is called
+    with what is being done.
     """
     report(f"drawing {n} × {d:,} numbers")
-    rows, plain, run = _rows(n, d, dtype, device, seed)
-    small = rows[:, : min(d, 512)]
-    run(lambda: randeigen.aggregate(small, eps=0.1))  # thread pools and kernels are made once
-    mean = _times(lambda: run(plain), repeats)
-    timings = []
-    for name, rule in rules.items():
-        report(f"timing {name}")
-        call = _bind(run, rows, rule)
-        with Peak(device) as peak:
-            call()
-        times = _times(call, repeats)
-        answer = d * rows.itemsize if isinstance(rows, np.ndarray) else d * rows.element_size()
-        median, best = float(np.median(times)), min(times)
-        timings.append(
-            Timing(
-                *(name, n, d, dtype, device, median, best, len(times)),
-                means=median / float(np.median(mean)),
-                best_means=best / min(mean),
-                extra_mb=max(0.0, (peak.bytes - answer) / 1e6),
-                mean_ms=float(np.median(mean)),
-                mean_best_ms=min(mean),
+    with timed_rows(n, d, dtype, device, seed, form) as given:
+        with timed_rows(min(n, 10), min(d, 512), dtype, device, seed, form) as small:
+            randeigen.aggregate(small.rows, eps=0.1)  # thread pools and kernels are made once
+        timings = []
+        for name, rule in rules.items():
+            report(f"timing {name}")
+            times, means, taken = _times(given, rule, geometry, device, repeats, max_seconds)
+            median, mean = float(np.median(times)), float(np.median(means))
+            timings.append(
+                Timing(
+                    *(name, n, d, dtype, device, median, min(times), len(times)),
+                    means=median / mean,
+                    best_means=min(times) / min(means),
+                    extra_mb=max(0.0, (taken - given.answer_bytes) / 1e6),
+                    mean_ms=mean,
+                    mean_best_ms=min(means),
+                    form=form,
+                )
             )
-        )
     return timings
 
 
@@ -144,53 +146,35 @@ def anonymous_bytes() -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
 
 
-def _rows(n: int, d: int, dtype: str, device: str, seed: int) -> tuple[Any, Callable[[], Any], Any]:
-    """The rows, their plain mean, and a function that runs a call until its result is there."""
-    if n < 1 or d < 1:
-        raise BadParameter(f"n={n}, d={d}; give at least one row and one column.")
-    if dtype not in get_args(Dtype):
-        raise BadParameter(f"dtype={dtype!r} is not known; choose one of {', '.join(get_args(Dtype))}.")
-    if device == "cpu" and dtype != "bfloat16":
-        rng = np.random.default_rng(seed)
-        rows = np.empty((n, d), dtype=dtype)
-        for row in rows:
-            row[:] = rng.standard_normal(d, dtype=np.float64 if dtype == "float64" else np.float32)
-        return rows, lambda: rows.mean(axis=0), lambda call: call()
-    torch = _torch(device)
-    tensor = torch.empty((n, d), dtype=getattr(torch, dtype), device=device)
-    tensor.normal_(generator=torch.Generator(device).manual_seed(seed))
+def _times(
+    given: TimedRows, rule: Rule, geometry: GeometryKind, device: str, repeats: int, max_seconds: float
+) -> tuple[list[float], list[float], int]:
+    """Milliseconds of each call and of each plain mean beside it, and the bytes that a call takes."""
 
-    def run(call: Callable[[], Any]) -> Any:
-        result = call()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return result
+    def call() -> None:
+        randeigen.aggregate(given.rows, rule=rule, geometry=geometry)
 
-    return tensor, lambda: tensor.mean(0), run
-
-
-def _torch(device: str) -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra(f"device {device!r} needs torch; install randeigen[torch].") from None
-    if device != "cpu" and not torch.cuda.is_available():
-        raise BadParameter(f"device={device!r}, but torch sees no CUDA device here; use cpu.")
-    return torch
-
-
-def _bind(run: Any, rows: Any, rule: Rule) -> Callable[[], Any]:
-    return lambda: run(lambda: randeigen.aggregate(rows, rule=rule))
-
-
-def _times(call: Callable[[], Any], repeats: int) -> list[float]:
+    given.mean()
+    with Peak(device) as peak:
+        first = _timed(call, given.wait)
+    if first > 1e3 * max_seconds:
+        return [first], [_timed(given.mean, given.wait)], peak.bytes
     times: list[float] = []
+    means: list[float] = []
     began = time.perf_counter()
-    while len(times) < repeats and (not times or time.perf_counter() - began < MAX_TIMED_SECONDS):
-        start = time.perf_counter()
-        call()
-        times.append(1e3 * (time.perf_counter() - start))
-    return times
+    while len(times) < repeats and (not times or time.perf_counter() - began < max_seconds):
+        means.append(_timed(given.mean, given.wait))
+        times.append(_timed(call, given.wait))
+    return times, means, peak.bytes
+
+
+def _timed(call: Callable[[], Any], wait: Callable[[], None]) -> float:
+    """Milliseconds until the result is there."""
+    wait()
+    start = time.perf_counter()
+    call()
+    wait()
+    return 1e3 * (time.perf_counter() - start)
 
 
 def _processor() -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import randeigen
+from benchmarks import cost_surface
+from benchmarks.surface_limits import Cell, cells
 from randeigen import BadParameter, RandEigen, rules
 from randeigen import timing as bench
+from randeigen.timed_rows import leaf_sizes, timed_rows
 from studies import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -82,3 +86,80 @@ class TestMemory:
         with bench.Peak() as peak:
             randeigen.aggregate(paths, eps=0.2)
         assert peak.bytes - 4 * d < 64e6
+
+
+@pytest.mark.parametrize("form", ["matrix", "vectors", "state_dicts", "files"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_form_is_timed_beside_a_mean_of_the_same_form(form: str, dtype: str) -> None:
+    found = bench.time_rules({"a": RandEigen(0.1)}, 5, 100, dtype=dtype, form=form, repeats=1)[0]
+    assert (found.form, found.dtype) == (form, dtype)
+
+
+@pytest.mark.parametrize("form", ["matrix", "vectors", "state_dicts", "files"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_plain_mean_beside_it_is_the_mean_of_the_same_rows(form: str, dtype: str) -> None:
+    with timed_rows(6, 200, dtype, form=form) as given:
+        mean, robust = given.mean(), randeigen.aggregate(given.rows, f=0).mean
+    if form == "files":
+        robust = robust["update"]
+    pairs = [(mean[key], robust[key]) for key in mean] if form == "state_dicts" else [(mean, robust)]
+    assert sum(len(plain) for plain, _ in pairs) == 200
+    for plain, other in pairs:
+        assert [float(x) for x in plain] == pytest.approx([float(x) for x in other], rel=0.02, abs=0.02)
+
+
+@pytest.mark.parametrize("d", [62, 63, 100, 11_689_512, 12_345_678])
+def test_the_tensors_of_a_state_dict_hold_every_number(d: int) -> None:
+    sizes = leaf_sizes(d)
+    assert (sum(sizes), len(sizes)) == (d, 62)
+    assert min(sizes) >= 1
+
+
+class TestTheSurface:
+    """Every cell that has a limit is in the grid, and a cell beyond its limit is a miss."""
+
+    def test_the_cells_that_have_limits_are_measured(self) -> None:
+        assert {cell.n for cell in cells("cpu") if cell.is_limited("cpu")} >= {100, 300, 1000, 4000, 10000}
+        assert {cell.n for cell in cells("cuda") if cell.is_limited("cuda")} >= {
+            16,
+            100,
+            300,
+            1000,
+            3000,
+            10000,
+        }
+        assert len(cells("cpu")) == len(set(cells("cpu")))
+
+    def test_a_cell_beyond_its_limit_misses_by_median_and_best(self) -> None:
+        cell = Cell("matrix", "float32", 1000, 2**16)
+        timed = bench.time_rules({"a": RandEigen(0.1)}, 5, 50, repeats=1)[0]
+        times = {"mean_ms": 10.0, "mean_best_ms": 9.0, "device": "cpu"}
+        slow = replace(timed, median_ms=51.0, best_ms=46.0, **times)
+        assert cost_surface.Measured(cell, slow).misses()
+        assert not cost_surface.Measured(cell, replace(slow, best_ms=44.0)).misses()
+        assert not cost_surface.Measured(cell, replace(slow, median_ms=49.0)).misses()
+
+    def test_a_word_that_no_cell_has_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            cost_surface.main(["--only", "int8"])
+        assert "no cell has int8" in capsys.readouterr().err
+
+    def test_a_run_writes_its_record(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        out = tmp_path / "surface.json"
+        only = [
+            "--only",
+            "float32",
+            "--only",
+            "n=10",
+            "--only",
+            "d=2^14",
+            "--repeats",
+            "1",
+            "--out",
+            str(out),
+        ]
+        assert cost_surface.main(only) == 0
+        record = json.loads(out.read_text())
+        assert {"n", "d", "form", "means", "limit_ms", "misses"} <= set(record["cells"][0])
+        assert "commit" in record["made_with"]
+        assert "1 cells" in capsys.readouterr().out
