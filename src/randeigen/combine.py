@@ -16,9 +16,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, apart, as_float64, as_host_array, like, where_finite
-from randeigen.backend.chunking import MAX_BLOCK_COLUMNS, MAX_COPY_BYTES, parts, pieces
-from randeigen.backend.parallel import parallel_map
+from randeigen.backend.arrays import (
+    UNIT_ROUNDOFF,
+    apart,
+    as_float64,
+    as_host_array,
+    joined,
+    like,
+    where_finite,
+)
+from randeigen.backend.chunking import (
+    MAX_BLOCK_COLUMNS,
+    MAX_COPY_BYTES,
+    narrower,
+    parallel_map,
+    parts,
+    pieces,
+)
 from randeigen.types import Block, Combiner, Mask, Progress, Rows, Weights
 
 MAX_SQUARABLE = (
@@ -62,7 +76,7 @@ def combine(
                 if unmeasured:
                     _need_full_pass_if_hostile(place, block)
             else:
-                for part, narrow in _narrow(columns, block):
+                for part, narrow in narrower(columns, block):
                     total = weighted_sum(narrow)
                     if unmeasured:
                         _need_full_pass_if_hostile(total, narrow)
@@ -94,7 +108,7 @@ def merge_columns(
     wide = MAX_BLOCK_COLUMNS if usable.all() else copied
     with np.errstate(all="ignore"):
         for columns, block in _at_hand(rows):
-            for part, narrow in _narrow(columns, block, wide):
+            for part, narrow in narrower(columns, block, wide):
                 total = weighted_sum(narrow)
                 if unmeasured:
                     _need_full_pass_if_hostile(total, narrow)
@@ -113,22 +127,15 @@ def _merged_small(combiner: Combiner, columns: slice, block: Block, alive: list[
     """The answer made of numbers scaled down, where sums of large ones overflowed, and scaled up again."""
     down, multiple = 2.0 ** (len(alive).bit_length() + 1), combiner.block_multiple
     wide, merged = max(MAX_COPY_BYTES // (8 * len(alive)) // multiple, 1) * multiple, []
-    for part, narrow in _narrow(columns, block, wide):
+    for part, narrow in narrower(columns, block, wide):
         small = combiner(part, narrow[alive] * (1 / down))
         top = _largest(small) / down
         merged.append(small.clip(-top, top) * down)
-    return _joined(merged)
+    return joined(merged)
 
 
 def _at_hand(rows: Rows) -> Iterator[tuple[slice, Block]]:
     return ((columns, as_host_array(block)) for columns, block in rows.blocks())
-
-
-def _narrow(columns: slice, block: Block, wide: int = MAX_BLOCK_COLUMNS) -> Iterator[tuple[slice, Block]]:
-    """A block, cut if it is a wide view, so that what is made of it stays small."""
-    for start in range(columns.start, columns.stop, wide):
-        part = slice(start, min(start + wide, columns.stop))
-        yield part, block[:, part.start - columns.start : part.stop - columns.start]
 
 
 def _need_full_pass_if_hostile(total: Any, block: Block) -> None:
@@ -145,17 +152,6 @@ def _need_full_pass_if_hostile(total: Any, block: Block) -> None:
 def _largest_magnitude(values: Any) -> float:
     """The largest magnitude; NaN if there is one."""
     return max(abs(float(values.max())), abs(float(values.min())))
-
-
-def _joined(vectors: list[Any]) -> Any:
-    """One vector of several, end to end."""
-    if isinstance(vectors[0], np.ndarray):
-        return np.concatenate(vectors)
-    whole, at = vectors[0].new_empty(sum(len(vector) for vector in vectors)), 0
-    for vector in vectors:
-        whole[at : at + len(vector)] = vector
-        at += len(vector)
-    return whole
 
 
 def _largest(values: Any) -> float:
@@ -265,7 +261,7 @@ class _WeightedSum:
                 self._clipped.append(beyond)
             return clipped * 4
 
-        return _joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
+        return joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
 
     def _total(self, w: Any, part: Block, place: Any = None) -> Any:
         first = self.runs[0]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from randeigen.backend.parallel import single_threaded_blas
+from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify
 from randeigen.combine import NeedsFullPass

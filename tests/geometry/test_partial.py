@@ -17,7 +17,7 @@ import pytest
 
 from every_rule import EVERY, make
 from randeigen import TooManyCorrupt, pipeline, source
-from randeigen.backend import parallel
+from randeigen.backend import chunking
 from randeigen.geometry.products import products
 from randeigen.rows.array_rows import ArrayRows
 from randeigen.rules import (
@@ -215,7 +215,7 @@ def test_the_number_of_threads_changes_no_bit(name: str, monkeypatch: pytest.Mon
     rows = rows_of(d=40_000)
     many = pipeline.answer(rows, QUICK[name], seed=SEED)
     table, pivoted = products(rows), products(rows, (1, 2, 3))
-    monkeypatch.setattr(parallel, "MAX_THREADS", 1)
+    monkeypatch.setattr(chunking, "MAX_THREADS", 1)
     np.testing.assert_array_equal(pipeline.answer(rows, QUICK[name], seed=SEED), many)
     np.testing.assert_array_equal(products(rows), table)
     np.testing.assert_array_equal(products(rows, (1, 2, 3)), pivoted)
@@ -236,8 +236,8 @@ class TestThreads:
     def several(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """BLAS as on a machine where it has four threads; what it was told."""
         told: list[int] = []
-        monkeypatch.setattr(parallel._blas, "_get_threads", lambda: 4)
-        monkeypatch.setattr(parallel._blas, "_set_threads", told.append)
+        monkeypatch.setattr(chunking._blas, "_get_threads", lambda: 4)
+        monkeypatch.setattr(chunking._blas, "_set_threads", told.append)
         return told
 
     def test_found_comes_in_the_order_of_the_parts(self) -> None:
@@ -245,24 +245,24 @@ class TestThreads:
             time.sleep(0.001 * (part % 3))
             return part * part
 
-        assert parallel.parallel_map(late, range(40)) == [part * part for part in range(40)]
-        assert parallel.parallel_map(late, []) == []
+        assert chunking.parallel_map(late, range(40)) == [part * part for part in range(40)]
+        assert chunking.parallel_map(late, []) == []
 
     def test_several_work_at_once(self) -> None:
         meet = threading.Barrier(4, timeout=10)  # passed only when four are there
-        parallel.parallel_map(lambda part: meet.wait(), range(4))
+        chunking.parallel_map(lambda part: meet.wait(), range(4))
 
     def test_blas_is_given_back_what_it_had(self, several: list[int]) -> None:
-        parallel.parallel_map(lambda part: part, range(4))
+        chunking.parallel_map(lambda part: part, range(4))
         assert several == [1, 4]
 
     def test_it_is_given_back_only_by_the_last(self, several: list[int]) -> None:
-        parallel.parallel_map(lambda part: parallel.parallel_map(lambda inner: inner, range(3)), range(3))
+        chunking.parallel_map(lambda part: chunking.parallel_map(lambda inner: inner, range(3)), range(3))
         assert set(several[:-1]) == {1}
         assert several[-1] == 4
 
     def test_a_lone_part_is_left_to_blas(self, several: list[int]) -> None:
-        parallel.parallel_map(lambda part: part, [0])
+        chunking.parallel_map(lambda part: part, [0])
         assert several == []
 
     def test_an_error_reaches_the_caller(self, several: list[int]) -> None:
@@ -270,25 +270,25 @@ class TestThreads:
             raise ValueError(part)
 
         with pytest.raises(ValueError, match=r"[0-3]"):
-            parallel.parallel_map(fail, range(4))
+            chunking.parallel_map(fail, range(4))
         assert several == [1, 4]
 
     def test_work_may_be_spread_within_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parallel._blas, "_get_threads", lambda: parallel.MAX_THREADS)
-        all_busy = threading.Barrier(parallel.MAX_THREADS, timeout=10)
+        monkeypatch.setattr(chunking._blas, "_get_threads", lambda: chunking.MAX_THREADS)
+        all_busy = threading.Barrier(chunking.MAX_THREADS, timeout=10)
         found: list[int] = []
 
         def sums(part: int) -> int:
             all_busy.wait()  # no thread is left to help with what is spread now
-            return sum(parallel.parallel_map(lambda inner: part * inner, range(9)))
+            return sum(chunking.parallel_map(lambda inner: part * inner, range(9)))
 
         def outer() -> None:
-            found.extend(parallel.parallel_map(sums, range(parallel.MAX_THREADS)))
+            found.extend(chunking.parallel_map(sums, range(chunking.MAX_THREADS)))
 
         caller = threading.Thread(target=outer, daemon=True)
         caller.start()
         caller.join(timeout=10)
-        assert found == [36 * part for part in range(parallel.MAX_THREADS)], "they wait for each other"
+        assert found == [36 * part for part in range(chunking.MAX_THREADS)], "they wait for each other"
 
     def test_what_numpy_is_told_to_ignore_is_ignored_on_every_thread(self) -> None:
         def overflow(part: int) -> Any:
@@ -296,18 +296,18 @@ class TestThreads:
             return np.array([1e38], np.float32) * np.float32(1e38)
 
         with np.errstate(over="ignore"):
-            parallel.parallel_map(overflow, range(20))
+            chunking.parallel_map(overflow, range(20))
         with pytest.raises(FloatingPointError), np.errstate(over="raise"):
-            parallel.parallel_map(overflow, range(20))
+            chunking.parallel_map(overflow, range(20))
 
 
 def test_blas_can_be_told_where_numpy_brought_openblas() -> None:
     blas = str(np.show_config(mode="dicts")).lower()  # type: ignore[arg-type]
     if sys.platform != "linux" or "openblas" not in blas:
         pytest.skip("another BLAS: it keeps its own threads")
-    with parallel._blas.single_threaded() as before:
-        assert parallel._blas._get_threads() == 1
-    assert parallel._blas._get_threads() == before
+    with chunking._blas.single_threaded() as before:
+        assert chunking._blas._get_threads() == 1
+    assert chunking._blas._get_threads() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is forked here")
@@ -315,7 +315,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     code = """
 import os, threading, warnings
 warnings.simplefilter("ignore")
-from randeigen.backend import parallel as threads
+from randeigen.backend import chunking as threads
 threads._blas._get_threads, threads._blas._set_threads = lambda: 2, lambda number: None
 def two_at_once():
     meet = threading.Barrier(2, timeout=10)  # broken, an error, if the second never comes

@@ -242,24 +242,6 @@ def joined(vectors: Sequence[Any]) -> Any:
     return sys.modules["torch"].cat(list(vectors)) if is_tensor(vectors[0]) else np.concatenate(vectors)
 
 
-def flat(leaf: Any, start: int, stop: int) -> Any:
-    """Entries start..stop of a leaf in C order; copies no more than it returns."""
-    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
-        return leaf.reshape(-1)[start:stop]
-    if leaf.ndim == 1:
-        return leaf[start:stop]
-    inner = math.prod(leaf.shape[1:])
-    first, last = start // inner, (stop - 1) // inner
-    if first == last:
-        return flat(leaf[first], start - first * inner, stop - first * inner)
-    parts = [
-        flat(leaf[first], start - first * inner, inner),
-        leaf[first + 1 : last].reshape(-1),
-        flat(leaf[last], 0, stop - last * inner),
-    ]
-    return joined(parts)
-
-
 def plain(tensor: Any) -> Any:
     """A tensor without history and, where that is possible, without a subclass of its own."""
     torch: Any = sys.modules["torch"]

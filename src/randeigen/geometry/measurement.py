@@ -15,8 +15,7 @@ from typing import get_args
 import numpy as np
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64
-from randeigen.backend.chunking import parts, pieces
-from randeigen.backend.parallel import parallel_map
+from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, to_host_float64
-from randeigen.backend.chunking import parts
-from randeigen.backend.parallel import parallel_map
+from randeigen.backend.chunking import parallel_map, parts
 from randeigen.errors import RandEigenError
 from randeigen.geometry.measurement import is_offset
 from randeigen.types import Array, Block, Rows, Statistic, TopDirection

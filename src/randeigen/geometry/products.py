@@ -28,8 +28,7 @@ from randeigen.backend.arrays import (
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import parts, pieces
-from randeigen.backend.parallel import parallel_map
+from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.types import Array, Block, Mask
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column

@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_array, dtype_name, empty, flat, gather, kind, on_host, working
+from randeigen.backend.arrays import (
+    as_array,
+    dtype_name,
+    empty,
+    gather,
+    is_tensor,
+    joined,
+    kind,
+    on_host,
+    working,
+)
 from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
@@ -181,3 +191,21 @@ def alike(one: Any, other: Any) -> bool:
     with suppress(Exception):
         return bool(one == other)
     return False
+
+
+def flat(leaf: Any, start: int, stop: int) -> Any:
+    """Entries start..stop of a leaf in C order; copies no more than it returns."""
+    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
+        return leaf.reshape(-1)[start:stop]
+    if leaf.ndim == 1:
+        return leaf[start:stop]
+    inner = math.prod(leaf.shape[1:])
+    first, last = start // inner, (stop - 1) // inner
+    if first == last:
+        return flat(leaf[first], start - first * inner, stop - first * inner)
+    parts = [
+        flat(leaf[first], start - first * inner, inner),
+        leaf[first + 1 : last].reshape(-1),
+        flat(leaf[last], 0, stop - last * inner),
+    ]
+    return joined(parts)

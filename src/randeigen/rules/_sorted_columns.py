@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from randeigen.backend.parallel import parallel_map
+from randeigen.backend.chunking import (
+    DEVICE_STRIP_NUMBERS,
+    MIN_STRIP_COLUMNS,
+    STRIP_NUMBERS,
+    STRIPS_PER_THREAD,
+    parallel_map,
+)
 from randeigen.types import Block
-
-CACHE_NUMBERS = 2**17  # numbers in a strip, so that it and its sorted copy fit the processor's cache
-STRIPS_PER_THREAD = 4  # strips that a thread takes at once
-DEVICE_NUMBERS = (
-    2**21
-)  # numbers in a strip on a GPU: launches cost, and torch sorts with 64-bit indices beside
 
 Sorted = Any  # (s, n) array or tensor, each line a column in ascending order; may be written to
 
@@ -70,7 +70,7 @@ def _sum(lines: Sorted) -> Any:
 
 def _on_host(block: Any, answer_of: Callable[[Sorted], Any], rows: list[int] | None) -> Any:
     n, width = block.shape if rows is None else (len(rows), block.shape[1])
-    answer, step = np.empty(width, block.dtype), max(64, CACHE_NUMBERS // n)
+    answer, step = np.empty(width, block.dtype), max(MIN_STRIP_COLUMNS, STRIP_NUMBERS // n)
 
     def fill(start: int) -> None:
         space = np.empty((min(step, width - start), n), block.dtype)
@@ -88,7 +88,7 @@ def _on_host(block: Any, answer_of: Callable[[Sorted], Any], rows: list[int] | N
 
 def _on_device(block: Any, answer_of: Callable[[Sorted], Any], rows: list[int] | None) -> Any:
     n, width = block.shape
-    answer, step = block.new_empty(width), max(64, DEVICE_NUMBERS // n)
+    answer, step = block.new_empty(width), max(MIN_STRIP_COLUMNS, DEVICE_STRIP_NUMBERS // n)
     for at in range(0, width, step):
         strip = block[:, at : at + step]
         lines = (strip if rows is None else strip[rows]).sort(dim=0).values.T
