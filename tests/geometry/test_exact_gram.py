@@ -15,7 +15,7 @@ from randeigen import rules
 from randeigen.geometry import measure
 from randeigen.geometry.products import scaled_gram
 from randeigen.rows import as_rows
-from randeigen.rows.array_rows import ArrayRows
+from randeigen.rows.convert import ArrayRows
 
 FLOAT32_SCALES = (1e-37, 1e-30, 1e-19, 1.0, 1e19, 1e36)
 FLOAT64_SCALES = (1e-300, 1e-150, 1e-85, 1e-40, 1.0, 1e40, 1e85, 1e150, 1e300)

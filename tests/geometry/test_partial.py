@@ -19,7 +19,7 @@ from every_rule import EVERY, make
 from randeigen import TooManyCorrupt, pipeline, source
 from randeigen.backend import chunking
 from randeigen.geometry.products import products
-from randeigen.rows.array_rows import ArrayRows
+from randeigen.rows.convert import ArrayRows
 from randeigen.rules import (
     ARC,
     NNM,

@@ -18,7 +18,7 @@ from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.rows import as_rows
-from randeigen.rows.array_rows import ArrayRows
+from randeigen.rows.convert import ArrayRows
 from shapes import Shape
 
 KINDS = ["sketch", "gaussian"]

@@ -14,7 +14,7 @@ import pytest
 
 from randeigen.backend import arrays
 from randeigen.errors import BadRows
-from randeigen.rows import array_rows, as_rows, record_rows
+from randeigen.rows import as_rows, convert, record_rows
 from sources import FORMS, Foreign, joined, matrix, split
 
 torch = pytest.importorskip("torch")
@@ -148,7 +148,7 @@ def test_numbers_too_large_for_the_block_become_inf_in_silence() -> None:
 def test_on_a_device_views_are_wide_and_copies_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.tensor(matrix(d=4096))
     with monkeypatch.context() as patch:  # a device that answers like the CPU
-        for module in (arrays, record_rows, array_rows):
+        for module in (arrays, record_rows, convert):
             patch.setattr(module, "on_host", lambda leaf: False)
         for form in (rows, rows.half(), list(rows), list(rows.half())):
             source = as_rows(form, block_bytes=5 * 4 * 256)
