@@ -58,7 +58,7 @@ def run(
     source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
     f = rule.assumed_corrupt(source.n)
     stated = max(f, rule.stated_corrupt(source.n))
-    claims = read_claims(row_weights, cap, source.n)
+    claims = None if row_weights is None else read_claims(row_weights, cap, source.n)
     # Drawn after the last row arrived: an adversary may know everything but this.
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
     kind = rule.geometry if geometry == "auto" else geometry
@@ -66,8 +66,11 @@ def run(
     assumed = assume(f, source.n, source.unusable, on_excess, stated)
     usable = _usable(source)
     index = np.flatnonzero(usable)
-    prior, notes = prior_weights_of(None if claims is None else claims[index], cap, assumed.f, index.size)
-    cloud, rng = whole.take(index).with_prior_weights(prior), np.random.default_rng([seed, Stream.RULE])
+    cloud, notes = whole.take(index), assumed.notes
+    if claims is not None:
+        prior, on_claims = prior_weights_of(claims[index], cap, assumed.f)
+        cloud, notes = cloud.with_prior_weights(prior), (*notes, *on_claims)
+    rng = np.random.default_rng([seed, Stream.RULE])
     judgement = judge(cloud, rule, index, assumed, rng)
     verdict, by_column = judgement.verdict, judgement.decision.combine is not None
     groups: list[Index] = []
@@ -80,8 +83,7 @@ def run(
     if to_mean is None:
         # Rounding of the answer has no particular direction, so it adds to the distance as a right angle.
         to_mean = math.hypot(distance_to_mean(cloud, verdict.weights, verdict.scale), away)
-    notes = (*assumed.notes, *notes, *judgement.notes)
-    verdict = _on_all_rows(verdict, usable, notes, groups, assumed.certified)
+    verdict = _on_all_rows(verdict, usable, (*notes, *judgement.notes), groups, assumed.certified)
     return Aggregate(
         mean,
         verdict.weights,

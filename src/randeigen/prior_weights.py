@@ -17,14 +17,12 @@ LEAST_CLAIM = 1e-250  # of the largest claim: a smaller one counts as 0, since i
 MAX_SHARE_OF_HEAVIEST = 1 / 3  # of all prior weight that the f heaviest rows may hold
 
 
-def read_claims(row_weights: Any, cap: float, n: int) -> Array | None:
-    """(n,) the claims as float64, NaN where one is no number; None if there are none.
+def read_claims(row_weights: Any, cap: float, n: int) -> Array:
+    """(n,) the claims as float64, NaN where one is no number.
 
     One claim that is NaN, negative, infinite or no number at all costs its own row its weight. The caller's
     mistakes are another number of claims than rows, a dtype that holds no numbers, and no positive claim.
     """
-    if row_weights is None:
-        return None
     if isinstance(cap, bool) or not isinstance(cap, (int, float, np.integer, np.floating)) or not cap >= 1:
         raise BadParameter(f"cap={cap!r}, but it is a ratio to the median row's weight; give 1 or more.")
     claimed = _numbers(row_weights)
@@ -37,14 +35,13 @@ def read_claims(row_weights: Any, cap: float, n: int) -> Array | None:
     return claimed
 
 
-def prior_weights_of(claimed: Array | None, cap: float, f: int, n: int) -> tuple[Array, tuple[str, ...]]:
+def prior_weights_of(claimed: Array, cap: float, f: int) -> tuple[Array, tuple[str, ...]]:
     """(n,) the weights of the n usable rows before any judgement, f of which may be corrupt; and notes.
 
     Claims count up to `cap` times the median positive one. If the f heaviest rows then hold more than a
     third, the capped claims are mixed with equal weights until they hold a third, or all are equal.
     """
-    if claimed is None:
-        return np.ones(n), ()
+    n = claimed.size
     sane = np.isfinite(claimed) & (claimed >= 0)
     positive = _positive(claimed)
     if not positive.any():

@@ -217,6 +217,19 @@ def apart(first: Any, second: Any) -> float:
     return 2 * total
 
 
+def store(target: Any, values: Any) -> float:
+    """Cast vectors into memory of another dtype; how far that moved them."""
+    copy(target, values)
+    if target.dtype == values.dtype:
+        return 0.0
+    moved = apart(target, values)
+    if not math.isfinite(moved):  # a rule that stretches rows may go past the largest float16
+        most = largest_number(target.dtype)
+        copy(target, values.clip(-most, most))
+        moved = apart(target, values)
+    return moved
+
+
 def _in_float64(vector: Any) -> Any:
     if is_tensor(vector):
         vector = vector.double()

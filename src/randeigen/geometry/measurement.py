@@ -39,6 +39,7 @@ from randeigen.types import Array, Block, Geometry, GeometryKind, Progress, Rows
 
 KINDS = get_args(GeometryKind)
 MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least this many times its columns
+ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 NOT_FINITE = "not finite: it holds NaN or infinity"
 TOO_LARGE = "too large to measure beside the others"
@@ -69,8 +70,11 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
     """
     if kind not in KINDS:
         raise BadParameter(f"geometry={kind!r} is not known; choose one of {', '.join(map(repr, KINDS))}.")
-    n, d, k = rows.n, rows.d, jl_width(rows.d)
-    if kind == "gram" or (kind == "auto" and n <= k and n <= d):
+    n, d = rows.n, rows.d
+    if kind == "gram" or (kind == "auto" and n <= min(d, ROWS_BELOW_ANY_SKETCH)):
+        return GramAccumulator(n, seed)
+    k = jl_width(d)
+    if kind == "auto" and n <= min(d, k):
         return GramAccumulator(n, seed)
     if kind == "gaussian":
         return SketchAccumulator(n, k, seed, GaussianProjection(seed, k), _check(n, d, seed))

@@ -12,7 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import copy, dtype_name, empty, is_tensor, kind, on_host, plain, unfit, working
+from randeigen.backend.arrays import (
+    as_writable_array,
+    copy,
+    dtype_name,
+    empty,
+    is_tensor,
+    kind,
+    on_host,
+    plain,
+    store,
+    unfit,
+    working,
+)
 from randeigen.backend.chunking import (
     BLOCK_BYTES,
     DEVICE_COPY_BLOCKS,
@@ -23,12 +35,10 @@ from randeigen.backend.chunking import (
 )
 from randeigen.errors import BadRows
 from randeigen.rows.file_rows import FileRows, Visit
-from randeigen.rows.layout import Layout
 from randeigen.rows.mixed_rows import MixedRows
-from randeigen.rows.output import OutputBuffer
 from randeigen.rows.record_rows import RecordRows
 from randeigen.rows.walk import Unreadable, class_name, from_protocol
-from randeigen.types import Answer, Block, Rows
+from randeigen.types import Answer, Block, Rows, Weights
 
 
 def as_rows(
@@ -93,12 +103,27 @@ class ArrayRows:
 
     def answer(self) -> Answer:
         """A fresh vector of the same dtype, on the same device."""
-        vector = empty((self.d,), self._array.dtype, self._array)
-        return OutputBuffer(Layout([(self.d,)]), [vector], lambda weights: vector)
+        return _VectorAnswer(empty((self.d,), self._array.dtype, self._array))
 
     def changed(self) -> list[int]:
         """No row: arrays are the caller's own."""
         return []
+
+
+class _VectorAnswer:
+    """The answer to the rows of one array: a vector."""
+
+    def __init__(self, vector: Any) -> None:
+        self._vector, self._memory = vector, as_writable_array(vector)
+
+    def write(self, columns: slice, values: Any) -> float:
+        return store(self._memory[columns], values)
+
+    def place(self, columns: slice, like: Any) -> Any:
+        return self._memory[columns] if self._memory.dtype == like.dtype else None
+
+    def finish(self, weights: Weights) -> Any:
+        return self._vector
 
 
 def check_array(array: Any) -> None:

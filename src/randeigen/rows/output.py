@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import apart, as_writable_array, copy, kind, largest_number
+from randeigen.backend.arrays import as_writable_array, copy, kind, store
 from randeigen.backend.chunking import block_columns
 from randeigen.rows.layout import Layout
 from randeigen.types import Weights
@@ -30,16 +30,8 @@ class OutputBuffer:
         """Store the answer for some columns, cast to each leaf's dtype; how far that moved them."""
         moved = 0.0
         for entries in self._layout.leaf_slices(columns):
-            stored = self._flat[entries.leaf][entries.start : entries.stop]
-            given = values[entries.columns]
-            copy(stored, given)
-            if stored.dtype != given.dtype:
-                here = apart(stored, given)
-                if not math.isfinite(here):  # a rule that stretches rows may go past the largest float16
-                    most = largest_number(stored.dtype)
-                    copy(stored, given.clip(-most, most))
-                    here = apart(stored, given)
-                moved = math.hypot(moved, here)
+            leaf = self._flat[entries.leaf][entries.start : entries.stop]
+            moved = math.hypot(moved, store(leaf, values[entries.columns]))
         return moved
 
     def place(self, columns: slice, like: Any) -> Any:
