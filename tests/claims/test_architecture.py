@@ -29,7 +29,7 @@ FLOORS = (
     {"registry"},
     {"api"},
     {"__init__"},  # it re-exports what is below it
-    {"attacks", "provenance", "timed_rows", "torch"},
+    {"attacks", "pages", "provenance", "timed_rows", "torch"},
     {"plotting", "timing"},
     {"lab"},
     {"cli"},

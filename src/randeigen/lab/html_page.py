@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from randeigen.attacks import info_of
 from randeigen.certificate import meaning
 from randeigen.lab.results import FederatedRecord
+from randeigen.pages import html_page, picture, table
 from randeigen.rows.write import replacing
 
 TITLES = ("attack", "rule", "accuracy", "attack success", "Byzantine weight", "certificate", "aggregation")
@@ -28,33 +28,6 @@ CAPTIONS = {
     ),
     "trigger": "The images that the attackers want misread, and as what.",
 }
-
-STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #22262b; --soft: #667; --line: #dcdfe3 }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #171717; --ink: #e4e6e8; --soft: #9aa3ad; --line: #353b43 }
-  /* Drawings are black on white; inverted they keep their hues, and white becomes the background. */
-  img.drawing { filter: invert(.91) hue-rotate(180deg) }
-}
-body { background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif;
-  max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem 4rem }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .6rem }
-h2 { font-size: 1.25rem; margin: 3rem 0 .5rem; padding-top: .8rem; border-top: 1px solid var(--line) }
-p, figcaption { max-width: 46rem }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; font-size: .95rem }
-th, td { padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right }
-th, td { white-space: nowrap }
-th { font-weight: 600 }
-th.left, td.left { text-align: left }
-.pictures { display: grid; gap: 1.2rem }
-.pictures { grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)) }
-.pictures .broad { grid-column: 1 / -1 }
-figure { margin: .6rem 0 }
-img { max-width: 100%; height: auto }
-figcaption { font-size: .9rem; color: var(--soft) }
-pre { overflow-x: auto; font-size: .88rem }
-"""
 
 
 @dataclass(frozen=True)
@@ -77,12 +50,8 @@ def write_page(
         body += [_table(part.records)] if part.records else []
         body += [_figures(part.pictures)] if part.pictures else []
     body += [f"<h2>To see it again</h2>\n<pre>{escape(end)}</pre>"] if end else []
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title>\n<style>{STYLE}</style>'
-    head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    page = f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n'
-    page += "\n".join(body) + "\n</body>\n</html>\n"
     with replacing(path) as file:
-        file.write(page.encode())
+        file.write(html_page(title, body).encode())
 
 
 def table_row(record: FederatedRecord) -> tuple[str, ...]:
@@ -137,18 +106,8 @@ def cells(records: Sequence[FederatedRecord]) -> tuple[list[str], list[list[str]
 
 def _table(records: Sequence[FederatedRecord]) -> str:
     titles, lines = cells(records)
-    rows = ["".join(_cell("th", title, title) for title in titles)]
-    rows += ["".join(_cell("td", *pair) for pair in zip(titles, line, strict=True)) for line in lines]
-    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    caption = escape(
-        f"Certificate of the last average: {meaning(rows='updates', corrupt='f corrupt updates')}"
-    )
-    return f'<div class="wide"><table>\n{body}\n</table></div>\n<figcaption>{caption}</figcaption>'
-
-
-def _cell(tag: str, title: str, text: str) -> str:
-    side = ' class="left"' if title in WORDS else ""
-    return f"<{tag}{side}>{escape(text)}</{tag}>"
+    caption = f"Certificate of the last average: {meaning(rows='updates', corrupt='f corrupt updates')}"
+    return f"{table(titles, lines, left=WORDS)}\n<figcaption>{escape(caption)}</figcaption>"
 
 
 def _figures(pictures: Sequence[Path]) -> str:
@@ -157,9 +116,7 @@ def _figures(pictures: Sequence[Path]) -> str:
         kind = path.stem.partition("-")[0]
         caption = escape(CAPTIONS.get(kind, path.stem))
         broad = ' class="broad"' if kind in ("clients", "trigger") else ""
-        style = "" if kind == "trigger" else ' class="drawing"'
-        data = base64.b64encode(path.read_bytes()).decode()
-        image = f'<img{style} alt="{caption}" src="data:image/png;base64,{data}">'
+        image = picture(path.read_bytes(), CAPTIONS.get(kind, path.stem), drawing=kind != "trigger")
         below = "" if kind in captioned else f"<figcaption>{caption}</figcaption>"
         captioned.add(kind)
         figures.append(f"<figure{broad}>{image}{below}</figure>")
