@@ -35,9 +35,9 @@ def lambda1(rows: Array) -> float:
     return float(np.linalg.norm(np.cov(rows.T, bias=True), 2))
 
 
-def bias(honest: Array, liars: Array) -> float:
-    """Of the plain mean, in honest standard deviations along their widest direction."""
-    moved = np.vstack([honest, liars]).mean(axis=0) - honest.mean(axis=0)
+def bias(honest: Array, byzantine: Array) -> float:
+    """Of the plain mean, in honest standard deviations along their top direction."""
+    moved = np.vstack([honest, byzantine]).mean(axis=0) - honest.mean(axis=0)
     return float(np.linalg.norm(moved)) / math.sqrt(lambda1(honest))
 
 
@@ -56,11 +56,11 @@ class TestEveryAttack:
     @pytest.mark.parametrize("name", EVERY)
     def test_it_sends_m_finite_rows_in_the_honest_dtype(self, name: str) -> None:
         for dtype in (np.float32, np.float64):
-            liars = made(EVERY[name], np.asarray(honest_rows(), dtype=dtype))
-            assert liars.shape == (M, D)
-            assert liars.dtype == dtype
-            assert np.isfinite(liars).all()
-            assert name == "zero" or liars.any()
+            byzantine = made(EVERY[name], np.asarray(honest_rows(), dtype=dtype))
+            assert byzantine.shape == (M, D)
+            assert byzantine.dtype == dtype
+            assert np.isfinite(byzantine).all()
+            assert name == "zero" or byzantine.any()
 
     @pytest.mark.parametrize("name", EVERY)
     def test_the_same_coins_give_the_same_rows(self, name: str, honest: Array) -> None:
@@ -69,9 +69,9 @@ class TestEveryAttack:
     @pytest.mark.parametrize("name", EVERY)
     def test_the_honest_rows_stay_as_they_are(self, name: str, honest: Array) -> None:
         before = honest.copy()
-        liars = made(EVERY[name], honest)
+        byzantine = made(EVERY[name], honest)
         np.testing.assert_array_equal(honest, before)
-        assert not np.shares_memory(liars, honest)
+        assert not np.shares_memory(byzantine, honest)
 
     @pytest.mark.parametrize("name", EVERY)
     def test_nobody_lying_sends_nothing(self, name: str, honest: Array) -> None:
@@ -83,12 +83,12 @@ class TestEveryAttack:
         assert np.isfinite(made(EVERY[name], np.tile(row, (9, 1)), 3)).all()
 
     @pytest.mark.parametrize("name", EVERY)
-    def test_one_liar_and_few_honest_rows_will_do(self, name: str) -> None:
+    def test_one_byzantine_row_and_few_honest_ones_will_do(self, name: str) -> None:
         assert made(EVERY[name], honest_rows(3, 5), 1).shape == (1, 5)
 
     @pytest.mark.parametrize("name", set(EVERY) - SUBTLE)
     def test_it_hurts_the_plain_mean(self, name: str, honest: Array) -> None:
-        # As much as liars hidden within the honest spread could, at the least.
+        # As much as Byzantine rows hidden within the honest spread could, at the least.
         assert bias(honest, made(EVERY[name], honest)) > 0.15
 
     @pytest.mark.parametrize("name", ["far", "orthogonal", "anti-dnc", "noise", "ipm-10", "sign-flip-10"])
@@ -97,15 +97,15 @@ class TestEveryAttack:
 
 
 def test_sign_flip_sends_honest_rows_turned_round(honest: Array) -> None:
-    for liar in made(attacks.SignFlip(10.0), honest):
-        assert np.abs(honest + liar / 10).max(axis=1).min() < 1e-12
+    for sent in made(attacks.SignFlip(10.0), honest):
+        assert np.abs(honest + sent / 10).max(axis=1).min() < 1e-12
 
 
 def test_far_stands_c_spreads_out_and_orthogonal_each_on_its_own(honest: Array) -> None:
     mean, unit = honest.mean(axis=0), math.sqrt(lambda1(honest))
     far, apart = made(attacks.Far(50.0), honest), made(attacks.Orthogonal(50.0), honest)
-    for liars in (far, apart):
-        np.testing.assert_allclose(np.linalg.norm(liars - mean, axis=1), 50 * unit, rtol=1e-9)
+    for byzantine in (far, apart):
+        np.testing.assert_allclose(np.linalg.norm(byzantine - mean, axis=1), 50 * unit, rtol=1e-9)
     assert np.linalg.matrix_rank(far - mean, tol=1e-6 * unit) == 1
     assert np.linalg.matrix_rank(apart - mean, tol=1e-6 * unit) == M
 
@@ -135,12 +135,12 @@ def test_trimmed_mean_attack_stands_beyond_the_honest_range_of_models(honest: Ar
         (np.zeros(D), attacks.TrimmedMeanAttack()),
         (model, attacks.TrimmedMeanAttack(model=model)),
     ):
-        models, liar = start - honest, start - made(attack, honest)[0]
+        models, sent = start - honest, start - made(attack, honest)[0]
         low, high = models.min(axis=0), models.max(axis=0)
-        assert ((liar <= low) | (liar >= high)).all()
+        assert ((sent <= low) | (sent >= high)).all()
         growing = honest.sum(axis=0) < 0
-        assert (liar[growing] <= low[growing]).all()
-        assert (liar[~growing] >= high[~growing]).all()
+        assert (sent[growing] <= low[growing]).all()
+        assert (sent[~growing] >= high[~growing]).all()
 
 
 def squares_apart(a: Array, b: Array) -> Array:
@@ -149,35 +149,35 @@ def squares_apart(a: Array, b: Array) -> Array:
 
 @pytest.mark.parametrize("along", ["std", "sign", "unit"])
 def test_min_max_goes_exactly_as_far_as_two_honest_rows_are_apart(along: str, honest: Array) -> None:
-    mean, liar = honest.mean(axis=0), made(attacks.MinMax(along), honest)[0]  # type: ignore[arg-type]
-    widest = squares_apart(honest, honest).max()
-    assert ((honest - liar) ** 2).sum(axis=1).max() <= widest * (1 + 1e-9)
-    beyond = mean + 1.001 * (liar - mean)
-    assert ((honest - beyond) ** 2).sum(axis=1).max() > widest
+    mean, sent = honest.mean(axis=0), made(attacks.MinMax(along), honest)[0]  # type: ignore[arg-type]
+    diameter = squares_apart(honest, honest).max()
+    assert ((honest - sent) ** 2).sum(axis=1).max() <= diameter * (1 + 1e-9)
+    beyond = mean + 1.001 * (sent - mean)
+    assert ((honest - beyond) ** 2).sum(axis=1).max() > diameter
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_min_sum_goes_exactly_as_far_as_an_honest_sum_of_distances(strict: bool, honest: Array) -> None:
-    mean, liar = honest.mean(axis=0), made(attacks.MinSum(strict=strict), honest)[0]
+    mean, sent = honest.mean(axis=0), made(attacks.MinSum(strict=strict), honest)[0]
     sums = squares_apart(honest, honest).sum(axis=1)
     allowed = sums.min() if strict else sums.max()
-    assert ((honest - liar) ** 2).sum() <= allowed * (1 + 1e-9)
-    assert ((honest - (mean + 1.001 * (liar - mean))) ** 2).sum() > allowed
+    assert ((honest - sent) ** 2).sum() <= allowed * (1 + 1e-9)
+    assert ((honest - (mean + 1.001 * (sent - mean))) ** 2).sum() > allowed
 
 
 def test_the_krum_attack_is_krums_choice_and_twice_as_far_would_not_be(honest: Array) -> None:
-    liar = made(attacks.KrumAttack(), honest)[0]
-    assert krum_picks(honest, liar, M) >= H
-    assert krum_picks(honest, 2 * liar, M) < H
+    sent = made(attacks.KrumAttack(), honest)[0]
+    assert krum_picks(honest, sent, M) >= H
+    assert krum_picks(honest, 2 * sent, M) < H
 
 
 @pytest.mark.parametrize("m", [5, 10, 20])
 def test_hidra_hides_in_the_variance_the_published_test_allows(m: int, honest: Array) -> None:
     rows = honest[: 100 - m]
-    mean, liars = rows.mean(axis=0), made(attacks.HIDRA(), rows, m)
-    assert (liars == liars[0]).all()
-    assert np.linalg.matrix_rank(np.vstack([liars, mean]), tol=1e-6) == 1
-    assert lambda1(np.vstack([rows, liars])) <= math.sqrt(20) * lambda1(rows)
+    mean, byzantine = rows.mean(axis=0), made(attacks.HIDRA(), rows, m)
+    assert (byzantine == byzantine[0]).all()
+    assert np.linalg.matrix_rank(np.vstack([byzantine, mean]), tol=1e-6) == 1
+    assert lambda1(np.vstack([rows, byzantine])) <= math.sqrt(20) * lambda1(rows)
 
 
 def test_the_hidra_that_was_shipped_is_weaker_than_the_published_one(honest: Array) -> None:
@@ -189,22 +189,22 @@ def test_the_hidra_that_was_shipped_is_weaker_than_the_published_one(honest: Arr
 
 
 def test_a_decoy_owns_the_widest_direction_and_the_rest_stand_off_to_its_side(honest: Array) -> None:
-    mean, liars = honest.mean(axis=0), made(attacks.AntiDnC(), honest)
+    mean, byzantine = honest.mean(axis=0), made(attacks.AntiDnC(), honest)
     typical = np.linalg.norm(honest - mean, axis=1).mean()
-    decoy, rest = liars[0] - mean, liars[1:] - mean
+    decoy, rest = byzantine[0] - mean, byzantine[1:] - mean
     np.testing.assert_allclose(np.linalg.norm(decoy), 2000 * typical)
     np.testing.assert_allclose(np.linalg.norm(rest, axis=1), 40 * typical)
     assert np.abs(rest @ decoy).max() < 1e-6 * typical**2
-    centred = np.vstack([honest, liars]) - np.vstack([honest, liars]).mean(axis=0)
+    centred = np.vstack([honest, byzantine]) - np.vstack([honest, byzantine]).mean(axis=0)
     along = np.abs(centred @ np.linalg.svd(centred, full_matrices=False)[2][0])
     assert along.argmax() == H
     assert along[H + 1 :].max() < 1.05 * along[:H].max()  # beside it the others look honest
 
 
 def test_mimics_repeat_one_honest_row(honest: Array) -> None:
-    liars = made(attacks.Mimic(), honest)
-    assert (liars == liars[0]).all()
-    assert (honest == liars[0]).all(axis=1).sum() == 1
+    byzantine = made(attacks.Mimic(), honest)
+    assert (byzantine == byzantine[0]).all()
+    assert (honest == byzantine[0]).all(axis=1).sum() == 1
 
 
 def test_the_adaptive_attacker_finds_more_than_the_fixed_bodies_it_tries() -> None:
@@ -217,8 +217,8 @@ def test_the_adaptive_attacker_finds_more_than_the_fixed_bodies_it_tries() -> No
         keep = away <= np.median(away) + 3 * unit
         return np.asarray(keep / keep.sum())
 
-    liars = made(AdaptiveAttack(cut), honest)
-    rows = np.vstack([honest, liars])
+    byzantine = made(AdaptiveAttack(cut), honest)
+    rows = np.vstack([honest, byzantine])
     found = np.linalg.norm(cut(rows) @ rows - honest.mean(axis=0))
     for name in ("far", "near", "ipm", "hidra-0.5"):
         other = np.vstack([honest, made(GRID_ATTACKS[name], honest)])

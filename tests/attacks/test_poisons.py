@@ -83,9 +83,9 @@ def test_flipped_labels_are_counted_and_wrong(share: float) -> None:
     found = LabelFlipPoison(share).poison(asked)
     assert int(found.poison.sum()) == int(share * 300)
     truth = {tuple(x.flatten().tolist()): int(y) for x, y in zip(*asked.victim, strict=True)}
-    told = torch.tensor([truth[tuple(x.flatten().tolist())] for x in found.images])
-    assert torch.equal(found.labels[found.poison], CLASSES - 1 - told[found.poison])
-    assert torch.equal(found.labels[~found.poison], told[~found.poison])
+    true_labels = torch.tensor([truth[tuple(x.flatten().tolist())] for x in found.images])
+    assert torch.equal(found.labels[found.poison], CLASSES - 1 - true_labels[found.poison])
+    assert torch.equal(found.labels[~found.poison], true_labels[~found.poison])
 
 
 def test_a_trigger_is_stamped_on_poison_and_trials_alone() -> None:
@@ -112,8 +112,8 @@ def test_a_subpopulation_is_one_cluster_with_one_wrong_label(alpha: float) -> No
     assert contains(asked.victim[0], found.images[~found.poison])
     (label,) = found.labels[found.poison].unique().tolist()
     truth = {tuple(x.flatten().tolist()): int(y) for x, y in zip(*asked.auxiliary, strict=True)}
-    told = np.array([truth[tuple(x.flatten().tolist())] for x in poison])
-    assert (told != label).all(), "classes are far apart here, so a cluster has one class and lacks the label"
+    true_labels = np.array([truth[tuple(x.flatten().tolist())] for x in poison])
+    assert (true_labels != label).all(), "a cluster has one class here and lacks the label"
     assert is_spread_out(found)
     trials, wanted = found.success_sets["asr"]
     assert bool((wanted == label).all())

@@ -43,29 +43,29 @@ def lab(attack: Any = None, rule: str = "mean", **more: Any) -> Federation:
 @cache
 def trained() -> Any:
     """(d,) a model trained without attack."""
-    place = lab()
-    weights = place.info.initial_weights
+    federation = lab()
+    weights = federation.info.initial_weights
     for t in range(1, 16):
-        weights, _, _ = place.round(t, weights, {})
+        weights, _, _ = federation.round(t, weights, {})
     return weights
 
 
-def site(place: Federation, weights: Any = None) -> SimulatedClients:
+def site(federation: Federation, weights: Any = None) -> SimulatedClients:
     chosen = np.arange(M)
     start = trained() if weights is None else weights
-    return SimulatedClients(place, start, place.shares.of(chosen), np.random.default_rng(0))
+    return SimulatedClients(federation, start, federation.shares.of(chosen), np.random.default_rng(0))
 
 
-def rate(place: Federation, weights: Any, trial: tuple[Any, Any]) -> float:
-    return float((place.model.predict(weights, trial[0]) == trial[1]).double().mean())
+def rate(federation: Federation, weights: Any, trial: tuple[Any, Any]) -> float:
+    return float((federation.model.predict(weights, trial[0]) == trial[1]).double().mean())
 
 
 class TestEveryAttack:
     @pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"adaptive", "search", "mpa", "dba"}))
     def test_it_sends_m_finite_rows_that_are_not_the_honest_ones(self, name: str) -> None:
         attack = attacks.build(name)
-        place, unattacked = lab(attack, epochs=1), lab(epochs=1)
-        rows, honest = (p.rows(1, trained(), np.arange(CLIENTS), M) for p in (place, unattacked))
+        federation, unattacked = lab(attack, epochs=1), lab(epochs=1)
+        rows, honest = (p.rows(1, trained(), np.arange(CLIENTS), M) for p in (federation, unattacked))
         assert rows.shape == honest.shape
         assert bool(rows.isfinite().all())
         assert name == "zero" or bool((rows[:M] != 0).any(1).all())
@@ -74,17 +74,17 @@ class TestEveryAttack:
             assert torch.equal(rows[M:], honest[M:]), "honest rows stay as they are"
 
     def test_the_adaptive_one_moves_this_very_rule(self) -> None:
-        place = Federation.of(
+        federation = Federation.of(
             FederatedConfig(clients=10, eps=0.2, attack="adaptive:tries=3", rule="randeigen", epochs=1)
         )
-        rows = place.rows(1, place.info.initial_weights, np.arange(10), 2)
+        rows = federation.rows(1, federation.info.initial_weights, np.arange(10), 2)
         assert bool(rows.isfinite().all())
 
     def test_the_searching_one_moves_this_very_rule_and_repeats_with_its_coins(self) -> None:
-        place = Federation.of(
+        federation = Federation.of(
             FederatedConfig(clients=10, eps=0.2, attack="search:budget=12", rule="randeigen", epochs=1)
         )
-        one, other = (place.rows(1, place.info.initial_weights, np.arange(10), 2) for _ in range(2))
+        one, other = (federation.rows(1, federation.info.initial_weights, np.arange(10), 2) for _ in range(2))
         assert bool(one.isfinite().all())
         assert torch.equal(one, other)
 
@@ -130,9 +130,9 @@ class TestTriggers:
 
 class TestTraining:
     def test_a_dba_attacker_learns_its_trigger_before_any_scaling(self) -> None:
-        place = lab(DBA())
-        sent = DBA().updates(site(place))
-        found = [rate(place, trained() - row, place.success_sets["asr"]) for row in sent[:4]]
+        federation = lab(DBA())
+        sent = DBA().updates(site(federation))
+        found = [rate(federation, trained() - row, federation.success_sets["asr"]) for row in sent[:4]]
         assert np.mean(found) > 0.9
 
     def test_each_dba_attacker_stamps_its_own_piece_on_half_a_batch(self) -> None:
@@ -144,29 +144,34 @@ class TestTraining:
                 seen.append(more["poison"](images, torch.full((4, 10), 7), torch.arange(4)))
                 return self.weights.expand(self.m, -1)
 
-        place = lab(DBA())
-        DBA().updates(Spy(place, trained(), place.shares.of(np.arange(4)), np.random.default_rng(0)))
+        federation = lab(DBA())
+        DBA().updates(
+            Spy(federation, trained(), federation.shares.of(np.arange(4)), np.random.default_rng(0))
+        )
         images, labels = seen[0]
         assert ((images != 0).flatten(2).sum(2) == torch.tensor([3] * 5 + [0] * 5)).all()
         assert len({tuple(image[0].flatten().tolist()) for image in images}) == 4
         assert (labels == torch.tensor([2] * 5 + [7] * 5)).all()
 
     def test_an_mra_attacker_learns_its_patch_and_its_update_is_long(self) -> None:
-        place = lab(MRA(), rate=0.03)
-        own = MRA().updates(site(place, place.info.initial_weights))
-        honest = place.rows(1, place.info.initial_weights, np.arange(M, CLIENTS), 0)
+        federation = lab(MRA(), rate=0.03)
+        own = MRA().updates(site(federation, federation.info.initial_weights))
+        honest = federation.rows(1, federation.info.initial_weights, np.arange(M, CLIENTS), 0)
         assert own.norm(dim=1).mean() > 3 * honest.norm(dim=1).mean()
-        found = [rate(place, place.info.initial_weights - row, place.success_sets["asr"]) for row in own[:4]]
+        found = [
+            rate(federation, federation.info.initial_weights - row, federation.success_sets["asr"])
+            for row in own[:4]
+        ]
         assert np.mean(found) > 0.9
 
     def test_boost_multiplies_the_update(self) -> None:
-        place = lab(MRA())
-        one, five = (MRA(boost=boost).updates(site(place)) for boost in (1.0, 5.0))
+        federation = lab(MRA())
+        one, five = (MRA(boost=boost).updates(site(federation)) for boost in (1.0, 5.0))
         torch.testing.assert_close(five, 5 * one)
 
     def test_an_mra_attacker_may_train_faster_than_the_others(self) -> None:
-        place = lab(MRA())
-        slow, fast = (MRA(rate=rate).updates(site(place)) for rate in (0.03, None))
+        federation = lab(MRA())
+        slow, fast = (MRA(rate=rate).updates(site(federation)) for rate in (0.03, None))
         assert fast.norm(dim=1).mean() > 1.2 * slow.norm(dim=1).mean()
 
     @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan, np.inf])
@@ -175,35 +180,35 @@ class TestTraining:
             MRA(rate=rate)
 
     def test_mras_success_leaves_out_the_target_class(self) -> None:
-        place = lab(MRA())
-        assert len(place.success_sets["asr"][1]) == int((place.test.labels != 0).sum())
-        assert len(place.success_sets["all classes"][1]) == len(place.test.labels)
+        federation = lab(MRA())
+        assert len(federation.success_sets["asr"][1]) == int((federation.test.labels != 0).sum())
+        assert len(federation.success_sets["all classes"][1]) == len(federation.test.labels)
 
     def test_mpa_wants_ten_wrong_answers(self) -> None:
-        place = lab(MPA())
-        images, wanted = place.success_sets["asr"]
+        federation = lab(MPA())
+        images, wanted = federation.success_sets["asr"]
         assert len(wanted) == 10
-        assert rate(place, trained(), (images, wanted)) <= 0.1
+        assert rate(federation, trained(), (images, wanted)) <= 0.1
 
     def test_dfba_works_right_after_injection_and_costs_no_more_than_the_neurons_it_takes(self) -> None:
-        place, attack = lab(), DFBA()
+        federation, attack = lab(), DFBA()
         torch.manual_seed(0)
         wide = StackedModel(convnet(side=8, kernel=3))
-        everything = shares([np.arange(len(place.train.labels))])
+        everything = shares([np.arange(len(federation.train.labels))])
         training, rng = LocalTraining(epochs=4, batch=20, lr=0.05), np.random.default_rng(0)
-        learnt = train(wide, cross_entropy, place.train, everything, wide.flat(), training, rng)[0]
-        info = replace(place.info, model=wide.model, split=wide.split, initial_weights=learnt)
+        learnt = train(wide, cross_entropy, federation.train, everything, wide.flat(), training, rng)[0]
+        info = replace(federation.info, model=wide.model, split=wide.split, initial_weights=learnt)
         injected = attack.inject(info, learnt)
-        images, wanted = attack.success_sets(info, *place.test)["asr"]
+        images, wanted = attack.success_sets(info, *federation.test)["asr"]
 
         def share(weights: Any, images: Any, labels: Any) -> float:
             return float((wide.predict(weights, images) == labels).double().mean())
 
         assert share(injected, images, wanted) > 0.99
         mute = replace(attack, strength=1e-6).inject(info, learnt)
-        silent, fires = share(mute, *place.test), share(injected, *place.test)
-        assert abs(fires - silent) * len(place.test.labels) < 1.5, "on clean images it hardly ever does"
-        assert share(injected, *place.test) > share(learnt, *place.test) - 0.15
+        silent, fires = share(mute, *federation.test), share(injected, *federation.test)
+        assert abs(fires - silent) * len(federation.test.labels) < 1.5, "on clean images it hardly ever does"
+        assert share(injected, *federation.test) > share(learnt, *federation.test) - 0.15
 
     def test_dfba_refuses_models_it_has_no_path_through(self) -> None:
         stack = StackedModel(mnistnet())
@@ -212,9 +217,9 @@ class TestTraining:
             DFBA().inject(info, stack.flat())
 
     def test_label_flip_teaches_the_mirrored_label(self) -> None:
-        place = lab(LabelFlip(), epochs=20)
-        reached = trained() - LabelFlip().updates(site(place))[0]
-        assert rate(place, reached, (place.test.images, 9 - place.test.labels)) > 0.5
+        federation = lab(LabelFlip(), epochs=20)
+        reached = trained() - LabelFlip().updates(site(federation))[0]
+        assert rate(federation, reached, (federation.test.images, 9 - federation.test.labels)) > 0.5
 
     def test_a_share_of_nothing_is_refused(self) -> None:
         with pytest.raises(BadParameter, match="share=0"):
@@ -270,16 +275,16 @@ class TestCrafting:
         known = torch.cat([view.honest, view.own])
         for part in (self.chunks()[0], self.chunks()[3]):
             apart = (known - known.mean(0))[:, part]
-            widest = torch.linalg.eigvalsh(apart @ apart.T / 20)[-1]
+            top_variance = torch.linalg.eigvalsh(apart @ apart.T / 20)[-1]
             moved = (rows[0] - known.mean(0))[part].norm()
             factor = (math.sqrt(20) - 1) / (0.2**2 + 0.8**2 * 0.2)
-            torch.testing.assert_close(moved, (factor * widest).sqrt(), rtol=1e-3, atol=0.0)
+            torch.testing.assert_close(moved, (factor * top_variance).sqrt(), rtol=1e-3, atol=0.0)
 
     def test_tma_goes_beyond_every_honest_weight_and_against_the_mean(self) -> None:
         view = self.view()
         row = TrimmedMeanAttack().craft(view.only(("honest",)), np.random.default_rng(0))[0]
-        models, liar = view.weights - view.honest, view.weights - row
-        assert bool(((liar <= models.amin(0) + 1e-5) | (liar >= models.amax(0) - 1e-5)).all())
+        models, sent = view.weights - view.honest, view.weights - row
+        assert bool(((sent <= models.amin(0) + 1e-5) | (sent >= models.amax(0) - 1e-5)).all())
         assert row @ view.honest.mean(0) < 0
 
     def test_tma_is_the_attack_on_rows_given_the_model(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randeigen
-from clouds import ATTACKS, HONEST, gaussian, with_liars
+from clouds import ATTACKS, HONEST, gaussian, with_byzantine
 from randeigen import RandEigen, rules
 from randeigen.certificate import corruptible, meaning
 from randeigen.geometry import measure
@@ -29,17 +29,17 @@ RULES = [
 ]
 
 
-def moved(rows: np.ndarray, weights: np.ndarray, liars: np.ndarray) -> float:
-    """How far these liars moved the weighted mean from that of the honest rows alone."""
-    honest = np.where(liars, 0.0, weights)
+def moved(rows: np.ndarray, weights: np.ndarray, byzantine: np.ndarray) -> float:
+    """How far these Byzantine rows moved the weighted mean from that of the honest rows alone."""
+    honest = np.where(byzantine, 0.0, weights)
     if honest.sum() == 0:
         return math.inf
     return float(np.linalg.norm(weights @ rows - honest @ rows / honest.sum()))
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_no_choice_of_liars_violates_it_for_any_weights(seed: int) -> None:
-    """1,000 clouds: random weights, random sets of liars, and liars placed where the bound is tight."""
+def test_no_choice_of_byzantine_rows_violates_it_for_any_weights(seed: int) -> None:
+    """1,000 clouds: random weights, random Byzantine sets, and Byzantine rows where the bound is tight."""
     rng = np.random.default_rng(seed)
     for _ in range(40):
         n, d, f = int(rng.integers(2, 25)), int(rng.integers(1, 30)), 0
@@ -48,31 +48,31 @@ def test_no_choice_of_liars_violates_it_for_any_weights(seed: int) -> None:
         weights = rng.random(n) ** rng.integers(1, 6) * (rng.random(n) > 0.2)
         if weights.sum() == 0:
             continue
-        liars = np.zeros(n, dtype=bool)
-        liars[rng.choice(n, f, replace=False)] = True
-        if rng.random() < 0.5:  # all liars at one point, all honest rows at another: equality
-            rows[liars], rows[~liars] = rng.standard_normal(d), rng.standard_normal(d)
+        byzantine = np.zeros(n, dtype=bool)
+        byzantine[rng.choice(n, f, replace=False)] = True
+        if rng.random() < 0.5:  # all Byzantine rows at one point, all honest rows at another: equality
+            rows[byzantine], rows[~byzantine] = rng.standard_normal(d), rng.standard_normal(d)
         if rng.random() < 0.3:  # and the heaviest rows lie
-            liars = np.argsort(np.argsort(weights)) >= n - f
+            byzantine = np.argsort(np.argsort(weights)) >= n - f
         weights /= weights.sum()
         geometry, _ = measure(as_rows(rows), seed=seed)
         bound = randeigen.certify(geometry, weights, f)
-        assert moved(rows, weights, liars) <= bound * (1 + 1e-9) + 1e-12
+        assert moved(rows, weights, byzantine) <= bound * (1 + 1e-9) + 1e-12
 
 
 def test_it_is_tight() -> None:
     rows = np.zeros((10, 3))
     rows[:2] = 1.0
-    liars = np.arange(10) < 2
+    byzantine = np.arange(10) < 2
     result = randeigen.aggregate(rows, rule=rules.Mean(f=2))
-    assert result.bias_bound == pytest.approx(moved(rows, result.weights, liars), rel=1e-6)
+    assert result.bias_bound == pytest.approx(moved(rows, result.weights, byzantine), rel=1e-6)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: type(r).__name__)
 @pytest.mark.parametrize("cloud", HONEST)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_it_holds_for_the_weights_of_every_rule(rule: rules.RandEigen, cloud: str, attack: str) -> None:
-    rows = with_liars(HONEST[cloud](20, 60), 4, attack)
+    rows = with_byzantine(HONEST[cloud](20, 60), 4, attack)
     result = randeigen.aggregate(rows, rule=rule, seed=0)
     assert moved(rows, result.weights, np.arange(20) < 4) <= result.bias_bound * (1 + 1e-9)
 
@@ -80,7 +80,7 @@ def test_it_holds_for_the_weights_of_every_rule(rule: rules.RandEigen, cloud: st
 @pytest.mark.parametrize("kind", ["gram", "sketch", "gaussian"])
 @pytest.mark.parametrize("seed", range(5))
 def test_it_holds_on_a_sketch_too(kind: str, seed: int) -> None:
-    rows = with_liars(gaussian(20, 30_000, seed), 4, "sqrt_d").astype(np.float32)
+    rows = with_byzantine(gaussian(20, 30_000, seed), 4, "sqrt_d").astype(np.float32)
     result = randeigen.aggregate(rows, f=4, geometry=kind, seed=seed)
     assert moved(rows, result.weights, np.arange(20) < 4) <= result.bias_bound
 
@@ -107,7 +107,7 @@ def test_the_corruptible_share_is_that_of_the_heaviest_rows(weights: list[float]
     assert rest == pytest.approx(sum(ordered[f:]))
 
 
-def test_when_liars_may_hold_all_the_weight_nothing_is_promised() -> None:
+def test_when_byzantine_rows_may_hold_all_the_weight_nothing_is_promised() -> None:
     geometry, _ = measure(as_rows(gaussian(5, 4)))
     one = np.eye(5)[2]
     assert randeigen.certify(geometry, one, 1) == math.inf
@@ -115,7 +115,7 @@ def test_when_liars_may_hold_all_the_weight_nothing_is_promised() -> None:
 
 
 def test_rules_can_be_compared_by_it_on_live_data() -> None:
-    rows = with_liars(gaussian(40, 300), 8, "far")
+    rows = with_byzantine(gaussian(40, 300), 8, "far")
     plain = randeigen.aggregate(rows, rule=rules.Mean(f=8)).bias_bound
     assert randeigen.aggregate(rows, f=8).bias_bound < plain / 10
 
@@ -138,8 +138,8 @@ class TestWhatTheCallerStated:
         else:
             reference = result.weights @ rows
             away = np.linalg.norm(result.mean - reference)
-            for liars in itertools.combinations(range(n), f):
-                off = moved(rows, result.weights, np.isin(np.arange(n), liars)) + away
+            for byzantine in itertools.combinations(range(n), f):
+                off = moved(rows, result.weights, np.isin(np.arange(n), byzantine)) + away
                 assert off <= result.bias_bound * (1 + 1e-6)
 
     @pytest.mark.parametrize("rule", [RandEigen(f=0), RandEigen(0.0), rules.Mean(f=0), rules.Krum(f=0)])
@@ -169,8 +169,8 @@ class TestWhatTheCallerStated:
                 assert result.bias_bound == math.inf
                 continue
             usable, weights = rows[gone:], result.weights[gone:]
-            for liars in itertools.combinations(range(left), f):
-                off = moved(usable, weights, np.isin(np.arange(left), liars))
+            for byzantine in itertools.combinations(range(left), f):
+                off = moved(usable, weights, np.isin(np.arange(left), byzantine))
                 assert off <= result.bias_bound * (1 + 1e-6) + 1e-9
 
     def test_three_of_five_dropped_is_no_certain_mean(self) -> None:
@@ -226,7 +226,7 @@ class TestTheOtherHalf:
     @pytest.mark.parametrize("offset", [0.0, 1e3])
     @pytest.mark.parametrize("geometry", ["auto", "gram"])
     def test_the_distance_to_the_plain_mean_is_that(self, rule: Any, offset: float, geometry: str) -> None:
-        rows = with_liars(gaussian(22, 300), 3, "sqrt_d") + offset
+        rows = with_byzantine(gaussian(22, 300), 3, "sqrt_d") + offset
         rows[5] = np.nan
         result = randeigen.aggregate(rows, rule=rule, seed=1, geometry=geometry)
         usable = np.delete(rows, 5, axis=0)
@@ -236,7 +236,7 @@ class TestTheOtherHalf:
     @pytest.mark.parametrize("scale", [1e-150, 1e-30, 1e30, 1e150])
     @pytest.mark.parametrize("rule", [RandEigen(f=4), rules.Median(f=4)])
     def test_it_scales_with_the_rows(self, rule: Any, scale: float) -> None:
-        rows = with_liars(gaussian(20, 50), 3, "far")
+        rows = with_byzantine(gaussian(20, 50), 3, "far")
         one, other = (
             randeigen.aggregate(r, rule=rule, seed=0).distance_to_mean for r in (rows, rows * scale)
         )
@@ -244,7 +244,7 @@ class TestTheOtherHalf:
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32])
     def test_it_holds_in_the_answers_own_precision(self, dtype: type) -> None:
-        rows = with_liars(gaussian(30, 2000), 5, "sqrt_d").astype(dtype)
+        rows = with_byzantine(gaussian(30, 2000), 5, "sqrt_d").astype(dtype)
         result = randeigen.aggregate(rows, f=5)
         wanted = np.linalg.norm(result.mean.astype(float) - rows.astype(float).mean(0))
         assert result.distance_to_mean == pytest.approx(wanted, rel=1e-3)
@@ -290,7 +290,7 @@ class TestTheOtherHalf:
 
     @pytest.mark.parametrize("cloud", HONEST)
     def test_a_tight_cluster_of_f_rows_may_be_either(self, cloud: str) -> None:
-        rows = with_liars(HONEST[cloud](60, 200), 12, "far")
+        rows = with_byzantine(HONEST[cloud](60, 200), 12, "far")
         result = randeigen.aggregate(rows, f=12)
         assert result.verdict.cut_together == (tuple(range(12)),)
         (note,) = (note for note in result.verdict.notes if "cut together" in note)
@@ -301,11 +301,11 @@ class TestTheOtherHalf:
     def test_scattered_outliers_are_no_minority(self, cloud: str, d: int) -> None:
         rows = HONEST[cloud](60, d)
         for how in ("scattered", "flip"):
-            assert randeigen.aggregate(with_liars(rows, 12, how), f=12).verdict.cut_together == ()
+            assert randeigen.aggregate(with_byzantine(rows, 12, how), f=12).verdict.cut_together == ()
         assert randeigen.aggregate(rows, f=12).verdict.cut_together == ()
 
     def test_a_tight_group_beside_scattered_outliers_is_found(self) -> None:
-        rows = with_liars(gaussian(80, 100), 5, "scattered")
+        rows = with_byzantine(gaussian(80, 100), 5, "scattered")
         rows[5:15] += 3
         assert randeigen.aggregate(rows, f=20).verdict.cut_together == (tuple(range(5, 15)),)
 
@@ -330,7 +330,7 @@ class TestCertifyOnItsOwn:
             ([0.2] * 5, None, "f=None"),
         ],
     )
-    def test_mistakes_are_told_in_a_sentence(self, weights: Any, f: Any, sentence: str) -> None:
+    def test_mistakes_are_reported_in_a_sentence(self, weights: Any, f: Any, sentence: str) -> None:
         geometry, _ = measure(as_rows(gaussian(5, 4)))
         with pytest.raises(randeigen.RandEigenError, match=sentence):
             randeigen.certify(geometry, weights, f)
@@ -368,7 +368,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ),
     ],
 )
-def test_what_it_says_is_one_sentence_wherever_it_stands(path: str) -> None:
+def test_what_it_means_is_one_sentence_wherever_it_is_shown(path: str) -> None:
     assert meaning() in " ".join((ROOT / path).read_text().split())
 
 

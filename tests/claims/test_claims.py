@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import randeigen
-from clouds import ATTACKS, HONEST, gaussian, with_liars
+from clouds import ATTACKS, HONEST, gaussian, with_byzantine
 from randeigen import RandEigen, rules
 
 N, D = 60, 500
@@ -25,7 +25,7 @@ def bias(rows: np.ndarray, weights: np.ndarray, honest: np.ndarray) -> float:
 @pytest.mark.parametrize("eps", [0.05, 0.2])
 def test_bias_stays_within_the_bound_when_some_rows_lie(cloud: str, attack: str, eps: float) -> None:
     f = math.ceil(eps * N)
-    rows = with_liars(HONEST[cloud](N, D), f, attack)
+    rows = with_byzantine(HONEST[cloud](N, D), f, attack)
     found = bias(rows, randeigen.aggregate(rows, eps=eps).weights, rows[f:])
     assert found <= 1.2 * math.sqrt(eps / (1 - eps))
 
@@ -33,22 +33,22 @@ def test_bias_stays_within_the_bound_when_some_rows_lie(cloud: str, attack: str,
 def test_the_bias_does_not_grow_with_the_dimension() -> None:
     found = []
     for d in (100, 1_000, 10_000):
-        rows = with_liars(gaussian(N, d), 12, "sqrt_d")
+        rows = with_byzantine(gaussian(N, d), 12, "sqrt_d")
         found.append(np.linalg.norm(randeigen.aggregate(rows, eps=0.2).mean - rows[12:].mean(0)))
-    plain = [np.linalg.norm(with_liars(gaussian(N, d), 12, "sqrt_d").mean(0)) for d in (100, 10_000)]
+    plain = [np.linalg.norm(with_byzantine(gaussian(N, d), 12, "sqrt_d").mean(0)) for d in (100, 10_000)]
     assert max(found) < 1
     assert plain[1] > 8 * max(found)
 
 
 @pytest.mark.parametrize("cloud", HONEST)
 @pytest.mark.parametrize("eps", [0.05, 0.1, 0.2])
-def test_without_liars_the_answer_is_close_to_the_mean(cloud: str, eps: float) -> None:
+def test_without_byzantine_rows_the_answer_is_close_to_the_mean(cloud: str, eps: float) -> None:
     rows = HONEST[cloud](100, D)
     assert bias(rows, randeigen.aggregate(rows, eps=eps).weights, rows) < 0.25
 
 
-def test_liars_far_out_have_no_part_in_the_answer() -> None:
-    rows = with_liars(gaussian(N, D), 12, "far")
+def test_byzantine_rows_far_out_have_no_part_in_the_answer() -> None:
+    rows = with_byzantine(gaussian(N, D), 12, "far")
     result = randeigen.aggregate(rows, eps=0.2)
     assert not result.kept[:12].any()
     assert result.weights[12:].sum() == pytest.approx(1)
@@ -56,7 +56,7 @@ def test_liars_far_out_have_no_part_in_the_answer() -> None:
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e-6, 1.0, 1e6, 1e30, 1e200])
 def test_scaling_every_row_scales_the_answer(scale: float) -> None:
-    rows = with_liars(gaussian(30, 200), 3, "sqrt_d")
+    rows = with_byzantine(gaussian(30, 200), 3, "sqrt_d")
     one, other = (randeigen.aggregate(r, eps=0.1, seed=1) for r in (rows, rows * scale))
     np.testing.assert_allclose(other.weights, one.weights, atol=1e-9)
     np.testing.assert_allclose(other.mean / scale, one.mean, atol=1e-9)
@@ -65,7 +65,7 @@ def test_scaling_every_row_scales_the_answer(scale: float) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_common_offset_of_ten_thousand_spreads_changes_no_verdict(dtype: type) -> None:
-    rows = with_liars(gaussian(40, 3000), 4, "sqrt_d")
+    rows = with_byzantine(gaussian(40, 3000), 4, "sqrt_d")
     near = randeigen.aggregate(rows.astype(dtype), eps=0.1, seed=1)
     far = randeigen.aggregate((rows + 1e4).astype(dtype), eps=0.1, seed=1)
     np.testing.assert_allclose(far.weights, near.weights, atol=1e-4 if dtype == np.float32 else 1e-8)
@@ -73,7 +73,7 @@ def test_a_common_offset_of_ten_thousand_spreads_changes_no_verdict(dtype: type)
 
 
 def test_permuting_the_rows_permutes_the_weights() -> None:
-    rows = with_liars(gaussian(50, 300), 5, "inside")
+    rows = with_byzantine(gaussian(50, 300), 5, "inside")
     order = np.random.default_rng(3).permutation(50)
     one, other = randeigen.aggregate(rows, eps=0.1), randeigen.aggregate(rows[order], eps=0.1)
     np.testing.assert_allclose(other.weights, one.weights[order], atol=1e-7)
@@ -81,7 +81,7 @@ def test_permuting_the_rows_permutes_the_weights() -> None:
 
 
 def test_the_default_does_not_depend_on_the_seed() -> None:
-    rows = with_liars(gaussian(80, 300), 8, "scattered")
+    rows = with_byzantine(gaussian(80, 300), 8, "scattered")
     answers = [randeigen.aggregate(rows, eps=0.1, seed=seed).weights for seed in (0, 1, 2**70)]
     np.testing.assert_allclose(answers[1], answers[0], atol=1e-7)
     np.testing.assert_allclose(answers[2], answers[0], atol=1e-7)
@@ -106,7 +106,7 @@ def test_no_global_random_state_is_read_or_set() -> None:
 
 
 def test_random_removal_is_robust_too_and_certified() -> None:
-    rows = with_liars(gaussian(N, D), 12, "sqrt_d")
+    rows = with_byzantine(gaussian(N, D), 12, "sqrt_d")
     result = randeigen.aggregate(rows, rule=RandEigen(0.2, removal="random"), seed=5)
     assert bias(rows, result.weights, rows[12:]) <= 1.2 * math.sqrt(0.2 / 0.8)
     assert np.isfinite(result.bias_bound)
@@ -142,7 +142,7 @@ class TestAsPublished:
         assert max(kept) < 60
         assert randeigen.aggregate(rows, eps=0.1).weights.max() < 1.2 / 100
 
-    def test_at_a_fifth_it_removes_everybody_and_says_so(self) -> None:
+    def test_at_a_fifth_it_removes_every_row_and_says_so(self) -> None:
         stops = set()
         for seed in range(6):
             result = randeigen.aggregate(gaussian(100, 200), rule=RandEigen.as_published(0.2), seed=seed)
@@ -159,7 +159,7 @@ class TestAsPublished:
             axis=0,
         )  # 2·n·eps is one round
         assert gone[0] == 1
-        assert 0 < gone[1:].mean() < 0.05  # honest rows stand at about 1/100 of the liar's distance
+        assert 0 < gone[1:].mean() < 0.05  # honest rows are at about 1/100 of the Byzantine one's distance
 
     def test_it_runs_on_the_gaussian_sketch(self) -> None:
         assert RandEigen.as_published(0.1).geometry == "gaussian"
@@ -168,8 +168,8 @@ class TestAsPublished:
 class TestFiltering:
     """The paper's Algorithms 2 and 4."""
 
-    def test_with_the_true_threshold_it_removes_the_liars(self) -> None:
-        rows = with_liars(gaussian(N, D), 6, "far")
+    def test_with_the_true_threshold_it_removes_the_byzantine_rows(self) -> None:
+        rows = with_byzantine(gaussian(N, D), 6, "far")
         gamma = 1.5 * np.linalg.norm(np.cov(rows[6:].T), 2)
         result = randeigen.aggregate(rows, rule=rules.Filtering(0.1, gamma=gamma), seed=0)
         assert not result.kept[:6].any()
@@ -197,9 +197,9 @@ def test_a_cloud_in_which_nothing_stands_out_is_left_alone_at_once() -> None:
     np.testing.assert_allclose(result.weights, 1 / 50)
 
 
-@pytest.mark.parametrize("liars", [1, 2, 10])
-def test_liars_in_such_a_cloud_are_not_left_alone(liars: int) -> None:
+@pytest.mark.parametrize("byzantine", [1, 2, 10])
+def test_byzantine_rows_in_such_a_cloud_get_little_weight(byzantine: int) -> None:
     rows = gaussian(50, 100_000).astype(np.float32)
-    rows[:liars] += 2.0 / np.sqrt(liars)
+    rows[:byzantine] += 2.0 / np.sqrt(byzantine)
     result = randeigen.aggregate(rows, eps=0.2)
-    assert result.weights[:liars].sum() < 0.02
+    assert result.weights[:byzantine].sum() < 0.02

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clouds import gaussian, with_liars
+from clouds import gaussian, with_byzantine
 from randeigen import BadFraction, BadParameter, aggregate, rules
 from randeigen.certificate import certify
 from randeigen.geometry import measure
@@ -46,7 +46,7 @@ from randeigen.rules.randeigen import (
 from randeigen.types import Array, Decision, Geometry, Stop, TopDirection, Verdict
 from studies.variants import VARIANTS, SoftFilter
 
-PROMISED = {name: told for name in RULES if (told := rule_class(name).known_variance)}
+PROMISED = {name: parameter for name in RULES if (parameter := rule_class(name).known_variance)}
 TRUSTING = tuple(name for name in RULES if rule_class(name).trusts_a_row)
 SLOW = ("tukey", "semidefinite")
 MIXING = ("nnm", "bucketing", "clipping:c=1.5", "arc", "nnm+nnm+nnm", "arc+bucketing", "nnm+clipping:c=0.5")
@@ -60,7 +60,7 @@ def make(name: str, f: int) -> Any:
     return build_rule(name + (":directions=40" if last == "tukey" else promised), None, f)
 
 
-def tables(n: int, f: int, d: int = 8) -> dict[str, Array]:
+def clouds(n: int, f: int, d: int = 8) -> dict[str, Array]:
     """Rows that are one point, or nearly, or nearly so once a few are gone."""
     rng = np.random.default_rng([n, f])
     cloud, one, point = rng.normal(size=(n, d)), np.arange(n)[:, None] == n - 1, rng.normal(size=d)
@@ -97,7 +97,7 @@ def priors(n: int) -> dict[str, Array]:
     }
 
 
-def table_of(rows: Array, kind: str = "gram") -> Geometry:
+def gram_of(rows: Array, kind: str = "gram") -> Geometry:
     geometry, unusable = measure(as_rows(rows), kind, 1)
     assert not unusable
     return geometry
@@ -152,24 +152,24 @@ def sizes(name: str, ns: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_has_an_answer_for_every_table_and_every_prior(name: str) -> None:
+def test_every_rule_has_an_answer_for_every_gram_matrix_and_every_prior(name: str) -> None:
     kind = "sketch" if name == "tukey" else "gram"
     for n, f in sizes(name, (1, 3, 11) if name in SLOW else (1, 2, 3, 4, 5, 11)):
         rule = make(name, f)
-        for told, rows in tables(n, f).items():
-            geometry = table_of(rows, kind)
+        for cloud, rows in clouds(n, f).items():
+            geometry = gram_of(rows, kind)
             for prior in priors(n).values() if n == 3 or (n == 11 and name not in SLOW) else [np.ones(n)]:
                 verdict = judged(rule, geometry.with_prior_weights(prior), f)
                 if name not in TRUSTING:
-                    assert not verdict.weights[prior == 0].any(), told
+                    assert not verdict.weights[prior == 0].any(), cloud
 
 
 @pytest.mark.parametrize("name", ["randeigen", "random", "caf", "filtering", "zhu-filtering", "no-regret"])
 @pytest.mark.parametrize("n", [50, 100])
 def test_more_rows_end_as_well(name: str, n: int) -> None:
     for f in (n // 10, (n - 1) // 2):
-        for rows in tables(n, f, 60).values():
-            judged(make(name, f), table_of(rows), f)
+        for rows in clouds(n, f, 60).values():
+            judged(make(name, f), gram_of(rows), f)
 
 
 @pytest.mark.parametrize("mixing", MIXING)
@@ -182,15 +182,15 @@ def test_mixed_rows_that_became_one_point_are_judged(mixing: str, name: str) -> 
         rule.assumed_corrupt(12)
     except BadFraction:
         pytest.skip("too few rows")
-    for rows in tables(12, 2).values():
-        judged(rule, table_of(rows), 2)
-    judged(rule, table_of(tables(12, 2)["a few shifted"]).with_prior_weights(priors(12)["of every size"]), 2)
+    for rows in clouds(12, 2).values():
+        judged(rule, gram_of(rows), 2)
+    judged(rule, gram_of(clouds(12, 2)["a few shifted"]).with_prior_weights(priors(12)["of every size"]), 2)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
 def test_the_deepest_point_of_a_plane_is_found_in_every_table(n: int) -> None:
     turn = 2 * np.pi * np.arange(n) / n
-    for rows in (*tables(n, n // 3, 2).values(), np.column_stack((np.cos(turn), np.sin(turn)))):
+    for rows in (*clouds(n, n // 3, 2).values(), np.column_stack((np.cos(turn), np.sin(turn)))):
         with within(10):
             assert np.isfinite(aggregate(rows[:, :2], rule=build_rule("tukey", None, 0), seed=0).mean).all()
 
@@ -203,7 +203,7 @@ class Noise(GramGeometry):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_variance_without_places_ends_the_loop(name: str) -> None:
+def test_a_variance_without_projections_ends_the_loop(name: str) -> None:
     if name == "tukey":
         pytest.skip("it takes rows, and no table")
     n, f = 11, 2
@@ -229,7 +229,7 @@ def test_rows_mixed_into_one_point_end_the_default(removal: str) -> None:
 
 
 @pytest.mark.parametrize("f", [68, 80, 99])
-def test_liars_at_the_honest_mean_who_outlast_all_others_end_the_default(f: int) -> None:
+def test_byzantine_rows_at_the_honest_mean_that_outlast_all_others_end_the_default(f: int) -> None:
     rows = gaussian(200, 400)
     rows[:f] = 0.01 * rows[0]
     for seed in range(2):
@@ -242,7 +242,7 @@ def test_coins_never_take_every_row(n: int) -> None:
     f = (n - 1) // 2
     rows = gaussian(n, 10)
     rows[:f] += 3
-    geometry = table_of(rows)
+    geometry = gram_of(rows)
     for seed in range(200 if n < 9 else 40):
         judged(RandEigen(f=f, removal="random"), geometry, f, seed)
 
@@ -268,7 +268,7 @@ def ladders(n: int, f: int, d: int) -> Iterator[Array]:
         )
     yield np.eye(n, d) * 1.05 ** np.arange(n)[:, None]
     yield np.repeat(np.eye(n // 2, d), 2, axis=0) * (1.1 ** (np.arange(n) // 2))[:, None]
-    yield with_liars(cloud, f, "scattered")
+    yield with_byzantine(cloud, f, "scattered")
     yield np.outer(10.0 ** np.linspace(0, 3, n), np.ones(d)) + 1e-6 * cloud  # clusters within clusters
 
 
@@ -276,22 +276,22 @@ def ladders(n: int, f: int, d: int) -> Iterator[Array]:
 def test_no_ladder_of_rows_makes_rounds_grow_with_their_number(n: int, f: int, most: int) -> None:
     assert most == sum(PATIENT_AND_HURRIED_ROUNDS if n <= 160 else PATIENT_AND_HURRIED_ROUNDS_OF_MANY) + 2
     for rows in ladders(n, f, n):
-        assert judged(RandEigen(f=f), table_of(rows), f).rounds <= most
+        assert judged(RandEigen(f=f), gram_of(rows), f).rounds <= most
 
 
 @pytest.mark.parametrize("f", [60, 90])
 def test_hurried_rounds_still_find_rows_on_their_own_axes(f: int) -> None:
-    rows = with_liars(gaussian(300, 300), f, "scattered")
-    verdict = judged(RandEigen(f=f), table_of(rows), f)
+    rows = with_byzantine(gaussian(300, 300), f, "scattered")
+    verdict = judged(RandEigen(f=f), gram_of(rows), f)
     assert verdict.weights[:f].sum() < 0.01
     assert np.linalg.norm(verdict.weights @ rows - rows[f:].mean(axis=0)) < 0.5
 
 
 def test_a_hurried_round_takes_its_part_of_those_furthest_out_and_of_equals_alike() -> None:
     rows = np.diag([9.0, 5.0, 5.0, 1.0, 1.0, 1.0])
-    geometry, mass = table_of(rows), np.ones(6)
-    spread = geometry.top_direction(mass)
-    share = hurried_share(np.zeros(6), geometry, spread, mass, 2.0)
+    geometry, w = gram_of(rows), np.ones(6)
+    spread = geometry.top_direction(w)
+    share = hurried_share(np.zeros(6), geometry, spread, w, 2.0)
     np.testing.assert_allclose(share, [1, 0.5, 0.5, 0, 0, 0], atol=1e-9)
 
 
@@ -302,7 +302,7 @@ def test_the_weights_returned_are_the_weights_certified(name: str, cloud: str) -
     rng = np.random.default_rng(3)
     rows = gaussian(n, 80)
     if cloud in ("far", "scattered"):
-        rows = with_liars(rows, f, cloud)
+        rows = with_byzantine(rows, f, cloud)
     for prior in (
         np.ones(n),
         rng.random(n),
@@ -313,7 +313,7 @@ def test_the_weights_returned_are_the_weights_certified(name: str, cloud: str) -
             rows = np.eye(n, 80) / np.sqrt(prior)[:, None]
         elif cloud == "line":
             rows = np.outer(rng.normal(size=n), np.ones(80))
-        geometry = table_of(rows).with_prior_weights(prior)
+        geometry = gram_of(rows).with_prior_weights(prior)
         verdict = judged(make(name, f), geometry, f)
         assert verdict.bounds
         assert certify(geometry, verdict.weights, f) <= verdict.bounds[verdict.answer_round] * (1 + 1e-9)
@@ -321,10 +321,10 @@ def test_the_weights_returned_are_the_weights_certified(name: str, cloud: str) -
 
 @pytest.mark.parametrize("name", [name for name in RULES if name not in CERTIFYING])
 def test_other_rules_that_give_bounds_certify_what_they_return(name: str) -> None:
-    rows = with_liars(gaussian(15, 12), 2, "sqrt_d")
+    rows = with_byzantine(gaussian(15, 12), 2, "sqrt_d")
     for seed in range(4):
         prior = np.random.default_rng(seed).random(15)
-        geometry = table_of(rows, "sketch" if name == "tukey" else "gram").with_prior_weights(prior)
+        geometry = gram_of(rows, "sketch" if name == "tukey" else "gram").with_prior_weights(prior)
         verdict = judged(make(name, 2), geometry, 2)
         if verdict.bounds:
             assert certify(geometry, verdict.weights, 2) <= verdict.bounds[verdict.answer_round] * (1 + 1e-9)
@@ -341,27 +341,27 @@ def test_light_rows_are_neither_dropped_after_the_certificate_nor_for_being_ligh
     weights[np.argsort(-weights)[:f]] = 0
     assert np.linalg.norm((found.weights - weights / weights.sum()) @ rows) <= found.bias_bound
     assert found.kept.all()
-    assert certify(table_of(rows), found.weights, f) <= found.bias_bound * (1 + 1e-9)
+    assert certify(gram_of(rows), found.weights, f) <= found.bias_bound * (1 + 1e-9)
     assert aggregate(gaussian(20, 5), f=0, row_weights=[0.01] * 5 + [1.0] * 15).kept.all()
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, "as it is"])
 def test_neighbours_of_the_default_claim_no_certificate_of_another_round(name: str) -> None:
     rule = VARIANTS.get(name, SoftFilter())
-    geometry = table_of(with_liars(gaussian(40, 60), 8, "far"))
+    geometry = gram_of(with_byzantine(gaussian(40, 60), 8, "far"))
     assert judged(rule, geometry, 8).bounds == ()
     judged(rule, Noise(np.zeros((12, 12)), np.ones(11), gaussian(11, 8)), 2)
 
 
 @pytest.mark.parametrize("rule", [MDA(f=15), SMEA(f=3)])
 def test_a_search_that_rows_make_hopeless_ends_with_the_best_so_far(rule: Any) -> None:
-    rows = with_liars(gaussian(40 if isinstance(rule, MDA) else 14, 30), 3, "far")
+    rows = with_byzantine(gaussian(40 if isinstance(rule, MDA) else 14, 30), 3, "far")
     likely = rule._clock(len(rows), rule.f)
     impatient = replace(rule, patience=2.5 * likely.step)
     object.__setattr__(
         impatient, "_clock", lambda n, f: replace(likely, patience=impatient.patience, likely=1)
     )
-    verdict = judged(impatient, table_of(rows), rule.f)
+    verdict = judged(impatient, gram_of(rows), rule.f)
     assert verdict.stop is Stop.MAX_ROUNDS
     assert "is not done after 3 steps" in verdict.notes[0]
     assert not verdict.weights[:3].any()
@@ -394,18 +394,18 @@ class TestLongChains:
             assert build_rule("nnm+" * MAX_STAGES + "krum", None, 2).assumed_corrupt(12) == 2
             assert build_rule("bucketing+" * MAX_STAGES + "mean", None, 0).assumed_corrupt(1000) == 0
 
-    def test_buckets_before_a_row_that_is_trusted_by_its_place_are_refused_at_any_depth(self) -> None:
+    def test_buckets_before_a_row_that_is_trusted_by_its_index_are_refused_at_any_depth(self) -> None:
         with pytest.raises(BadParameter, match="leaves no row in place"):
             build_rule("bucketing+nnm+arc+monna", None, 1)
 
     @pytest.mark.parametrize("stage", [NNM(), ARC(), Clipping(1.0)])
     def test_more_are_refused_as_they_are_made(self, stage: Any) -> None:
-        told = rf"{MAX_STAGES + 1} pre-aggregators in a row; give at most {MAX_STAGES}"
-        with pytest.raises(BadParameter, match=told):
+        message = rf"{MAX_STAGES + 1} pre-aggregators in a row; give at most {MAX_STAGES}"
+        with pytest.raises(BadParameter, match=message):
             reduce(or_, [stage] * 3000)
-        with pytest.raises(BadParameter, match=told):
+        with pytest.raises(BadParameter, match=message):
             reduce(lambda right, left: left | right, [stage] * 3000)
-        with pytest.raises(BadParameter, match=told):
+        with pytest.raises(BadParameter, match=message):
             reduce(lambda rule, before: before | rule, [Mean(f=2)] + [stage] * 3000)
         most = reduce(or_, [stage] * MAX_STAGES)
         with pytest.raises(BadParameter, match=f"{2 * MAX_STAGES} pre-aggregators"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import randeigen
-from clouds import ATTACKS, HONEST, with_liars
+from clouds import ATTACKS, HONEST, with_byzantine
 from every_rule import EVERY, D, F, N, make
 from randeigen import Aggregate, aggregate
 from randeigen.rules import MIXERS, RULES
@@ -61,7 +61,7 @@ def test_permuting_the_rows_permutes_the_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NOT_PERMUTED))
-def test_coins_are_the_only_thing_that_places_decide(name: str) -> None:
+def test_the_order_of_rows_decides_nothing_but_the_coins(name: str) -> None:
     rows = rows_of()
     np.testing.assert_array_equal(run(name, rows).mean, run(name, rows.copy()).mean)
     assert np.isfinite(run(name, rows[::-1]).mean).all()
@@ -92,23 +92,23 @@ def test_scaling_every_row_scales_the_answer(name: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("extreme", [np.nan, np.inf, -np.inf, 1e30])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_wild_rows_within_f_do_no_harm(name: str, wild: float, dtype: Any) -> None:
+def test_extreme_rows_within_f_do_no_harm(name: str, extreme: float, dtype: Any) -> None:
     rows = rows_of().astype(dtype)
     honest = rows[:-F].mean(axis=0)
-    rows[-1], rows[-2] = wild, -wild
-    if np.isnan(wild):
-        rows[-2, 1:] = 0.0  # one wild number is enough
+    rows[-1], rows[-2] = extreme, -extreme
+    if np.isnan(extreme):
+        rows[-2, 1:] = 0.0  # one extreme number is enough
     before = rows.copy()
     result = run(name, rows)
     assert np.isfinite(result.mean).all()
     assert result.mean.dtype == dtype
     np.testing.assert_array_equal(rows, before)
-    if not np.isfinite(wild):
+    if not np.isfinite(extreme):
         assert set(result.unusable) == {N - 2, N - 1}
         assert not result.kept[-F:].any()
-    if np.isfinite(wild) and name in NO_DEFENCE:
+    if np.isfinite(extreme) and name in NO_DEFENCE:
         assert result.bias_bound > 1e28
     else:
         assert np.linalg.norm(result.mean - honest) < 6
@@ -198,7 +198,7 @@ def test_far_rows_cannot_make_it_go_on_for_ever(name: str) -> None:
 def test_the_certificate_is_never_broken(name: str) -> None:
     for cloud, sample in HONEST.items():
         for attack in ATTACKS:
-            rows = with_liars(sample(N, D), F, attack)[::-1].copy()
+            rows = with_byzantine(sample(N, D), F, attack)[::-1].copy()
             result = run(name, rows)
             share = np.where(np.arange(N) < N - F, result.weights, 0.0)
             if not share.any():

@@ -38,7 +38,7 @@ def moved(rows: np.ndarray, result: Any, corrupt: Any) -> float:
 
 
 class TestParameters:
-    """A parameter of the wrong type, or too large for a float, is told in a sentence as the rule is made."""
+    """A parameter of the wrong type, or too large for a float, is an error as the rule is made."""
 
     WHOLE = ((rules.Krum, "spare"), (rules.MultiKrum, "selected"), (rules.FLTrust, "trusted"))
     REAL = (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import randeigen
-from clouds import gaussian, with_liars
+from clouds import gaussian, with_byzantine
 from randeigen.geometry import measure
 from randeigen.rows import as_rows
 
@@ -35,7 +35,7 @@ def test_the_table_is_that_of_float64(n: int, d: int, offset: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_the_answer_is_the_cpus_in_the_callers_dtype_and_device(dtype: Any) -> None:
-    rows = on_gpu(with_liars(gaussian(50, 3000), 5, "sqrt_d"), dtype)
+    rows = on_gpu(with_byzantine(gaussian(50, 3000), 5, "sqrt_d"), dtype)
     here, there = randeigen.aggregate(rows, eps=0.1), randeigen.aggregate(rows.cpu(), eps=0.1)
     assert here.mean.dtype == dtype
     assert here.mean.is_cuda
@@ -46,7 +46,7 @@ def test_the_answer_is_the_cpus_in_the_callers_dtype_and_device(dtype: Any) -> N
 
 
 @pytest.mark.parametrize("size", [1e15, 1e25, 1e30, 3e38, float("nan"), float("inf")])
-def test_wild_rows_do_not_blind_it(size: float) -> None:
+def test_extreme_rows_do_not_blind_it(size: float) -> None:
     rows = on_gpu(gaussian(40, 5000))
     rows[:3] = size
     result = randeigen.aggregate(rows, f=4)

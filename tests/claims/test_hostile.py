@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import randeigen
-from clouds import gaussian, with_liars
+from clouds import gaussian, with_byzantine
 from randeigen import BadFraction, BadParameter, BadRows, RandEigen, TooManyCorrupt
 from randeigen.geometry import measure
 from randeigen.rows import as_rows
@@ -24,34 +24,34 @@ def rows() -> np.ndarray:
     return gaussian(N, D).astype(np.float32)
 
 
-def honest_error(result: Any, rows: np.ndarray, liars: int) -> float:
-    honest = np.asarray(rows[liars:], dtype=np.float64)
+def honest_error(result: Any, rows: np.ndarray, byzantine: int) -> float:
+    honest = np.asarray(rows[byzantine:], dtype=np.float64)
     return float(np.linalg.norm(result.mean - honest.mean(0)))
 
 
 @pytest.mark.parametrize("size", [1e3, 1e8, 1e15, 1e19, 1e30, 3e38])
-@pytest.mark.parametrize("liars", [1, F])
+@pytest.mark.parametrize("byzantine", [1, F])
 def test_rows_of_any_size_do_not_blind_the_table_to_the_others(
-    rows: np.ndarray, size: float, liars: int
+    rows: np.ndarray, size: float, byzantine: int
 ) -> None:
-    alone = randeigen.aggregate(rows[liars:], f=F, seed=0)
-    rows[:liars] = np.float32(size)
+    alone = randeigen.aggregate(rows[byzantine:], f=F, seed=0)
+    rows[:byzantine] = np.float32(size)
     result = randeigen.aggregate(rows, f=F, seed=0)
-    assert not result.kept[:liars].any()
-    assert honest_error(result, rows, liars) < 0.5
+    assert not result.kept[:byzantine].any()
+    assert honest_error(result, rows, byzantine) < 0.5
     assert np.isfinite(result.bias_bound)
     assert result.bias_bound == pytest.approx(alone.bias_bound, rel=0.2)
 
 
-@pytest.mark.parametrize("liars", [1, F])
-def test_liars_behind_a_wild_decoy_are_still_seen(rows: np.ndarray, liars: int) -> None:
-    rows[1 : liars + 1] += 20.0
+@pytest.mark.parametrize("byzantine", [1, F])
+def test_byzantine_rows_behind_a_extreme_decoy_are_still_seen(rows: np.ndarray, byzantine: int) -> None:
+    rows[1 : byzantine + 1] += 20.0
     rows[0] = 1e30
     result = randeigen.aggregate(rows, f=F + 1)
-    assert result.weights[: liars + 1].sum() < 0.01
+    assert result.weights[: byzantine + 1].sum() < 0.01
 
 
-def test_a_wild_number_in_a_single_column_is_enough(rows: np.ndarray) -> None:
+def test_a_extreme_number_in_a_single_column_is_enough(rows: np.ndarray) -> None:
     rows[0, 1234] = -3e38
     result = randeigen.aggregate(rows, f=1)
     assert not result.kept[0]
@@ -60,7 +60,7 @@ def test_a_wild_number_in_a_single_column_is_enough(rows: np.ndarray) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", [0, 1999, slice(None)])
-def test_a_row_that_is_not_finite_gets_no_weight_and_uses_up_one_liar(
+def test_a_row_that_is_not_finite_gets_no_weight_and_uses_up_one_of_f(
     rows: np.ndarray, bad: float, where: Any
 ) -> None:
     rows[4, where] = bad
@@ -83,7 +83,7 @@ def test_every_geometry_finds_rows_that_are_not_finite(kind: str, bad: float) ->
     assert np.isfinite(result.mean).all()
 
 
-def test_more_unusable_rows_than_liars_fails_closed_and_names_them(rows: np.ndarray) -> None:
+def test_more_unusable_rows_than_byzantine_rows_fails_closed_and_names_them(rows: np.ndarray) -> None:
     rows[[3, 7, 9]] = np.nan
     with pytest.raises(TooManyCorrupt, match=r"3 of 30 rows.*at most 2.*row 3.*row 7.*row 9.*on_excess") as e:
         randeigen.aggregate(rows, f=2)
@@ -162,7 +162,7 @@ def test_rows_of_zeros_in_most_columns_are_measured_as_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_the_input_is_never_modified_and_its_dtype_comes_back(dtype: type) -> None:
-    rows = with_liars(gaussian(20, 300), 4, "far").astype(dtype)
+    rows = with_byzantine(gaussian(20, 300), 4, "far").astype(dtype)
     rows[5, 7] = np.nan
     before = rows.copy()
     result = randeigen.aggregate(rows, f=5)
@@ -195,11 +195,11 @@ class TestReadings:
         def answer(self) -> Any:
             return self.inner.answer()
 
-    @pytest.mark.parametrize("hostile", ["nothing", "offset", "wild", "nan", "faint"])
+    @pytest.mark.parametrize("hostile", ["nothing", "offset", "extreme", "nan", "faint"])
     def test_rows_are_read_once_to_measure(self, rows: np.ndarray, hostile: str) -> None:
         if hostile == "offset":
             rows += 1e4
-        elif hostile == "wild":
+        elif hostile == "extreme":
             rows[:F] = 1e30
         elif hostile == "nan":
             rows[:F, ::3] = np.nan
@@ -213,9 +213,9 @@ class TestReadings:
 class TestPivot:
     """A shift that an adversary cannot choose."""
 
-    def test_liars_who_spike_the_pivot_do_not_blind_the_table(self) -> None:
+    def test_byzantine_rows_that_spike_the_pivot_do_not_blind_the_gram_matrix(self) -> None:
         rows = (gaussian(20, 500) + 1e4).astype(np.float32)
-        rows[:8, 77] = 1e30  # two of three pivot rows will often be liars with the same spike
+        rows[:8, 77] = 1e30  # two of three pivot rows will often be Byzantine with the same spike
         for seed in range(12):
             geometry, _ = measure(as_rows(rows), seed=seed)
             exact = rows[8:].astype(np.float64)
@@ -378,7 +378,7 @@ class TestClaimedWeights:
         assert np.isfinite(result.mean).all()
 
     def test_nonsense_from_more_than_f_rows_is_not_their_fault(self) -> None:
-        rows = with_liars(gaussian(10, 20), 3, "far")
+        rows = with_byzantine(gaussian(10, 20), 3, "far")
         result = randeigen.aggregate(rows, f=3, row_weights=[1, 1, 1] + [np.nan] * 7)
         assert np.linalg.norm(result.mean - rows[3:].mean(0)) < 2
         assert any("7 usable rows claim no number from 0" in note for note in result.verdict.notes)

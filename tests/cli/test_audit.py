@@ -137,7 +137,7 @@ def test_a_file_that_is_gone_is_named(home: Path) -> None:
     assert "5.npy cannot be opened" in cli("replay", home / "audit.json").stdout
 
 
-def test_files_that_can_no_longer_be_judged_are_told(home: Path) -> None:
+def test_files_that_can_no_longer_be_judged_are_reported(home: Path) -> None:
     for client in range(4):
         (home / "updates" / f"{client}.npy").write_bytes(b"")
     assert [each["what"] for each in differences(home)] == ["file"] * 4 + ["verdict"]
@@ -301,7 +301,7 @@ def test_a_file_that_changes_between_digest_and_verdict_is_left_out(
 def test_digests_are_computed_with_progress(home: Path) -> None:
     paths = [str(home / "updates" / f"{client}.npy") for client in range(3)] + [str(home / "none.npy")]
     seen: list[tuple[str, int, int]] = []
-    prints = Fingerprints(paths, lambda *told: seen.append(told))
+    prints = Fingerprints(paths, lambda *step: seen.append(step))
     FileRows(paths, 2**20, 1, prints.visit)
     found = prints.all()
     assert seen[0] == ("fingerprinting", 1, 4)

@@ -94,7 +94,7 @@ def test_the_answer_is_that_of_the_function(folder: Path, out: Path) -> None:
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
-def test_the_liar_is_named_with_the_reason_and_the_certificate_follows(folder: Path, out: Path) -> None:
+def test_the_byzantine_file_is_named_with_the_reason_and_a_certificate(folder: Path, out: Path) -> None:
     said = cli("aggregate", folder, "--f", 2, "--out", out).stdout
     line = next(line for line in said.splitlines() if "client-11." in line)
     assert "left out" in line
@@ -126,7 +126,7 @@ def test_quiet_says_nothing(folder: Path, out: Path) -> None:
     assert out.exists()
 
 
-def test_an_unbounded_certificate_is_null_in_json_and_told_in_words(tmp_path: Path) -> None:
+def test_an_unbounded_certificate_is_null_in_json_and_explained_in_words(tmp_path: Path) -> None:
     for client in range(30):
         np.save(tmp_path / f"{client}.npy", np.random.default_rng(client).standard_normal(40))
     call = ["aggregate", tmp_path, "--eps", 0.3, "--rule", "published", "--out", tmp_path.parent / "m.npy"]
@@ -402,7 +402,7 @@ def test_a_read_only_folder_is_refused(folder: Path, tmp_path: Path, monkeypatch
     fails(2, "aggregate", folder, "--f", 1, "--out", tmp_path / "m.npz", saying="cannot be written to")
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(
+def test_a_full_disk_is_an_error_and_leaves_nothing(
     folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(fd: int) -> None:
@@ -467,7 +467,7 @@ def test_no_readable_file_at_all_is_more_than_f(folder: Path, out: Path) -> None
     fails(4, "aggregate", folder, "--f", 2, "--out", out, saying="more than 2 of 13 files are unusable")
 
 
-def test_a_wild_file_says_why(folder: Path, out: Path) -> None:
+def test_a_extreme_file_says_why(folder: Path, out: Path) -> None:
     leaves = {k: np.full(s, 1e30, np.float32) for k, s in SHAPE.items()}
     write_safetensors(folder / "client-3.safetensors", leaves)
     said = cli("aggregate", folder, "--f", 2, "--out", out).stdout
@@ -533,14 +533,14 @@ from randeigen.cli import main; main()"""
 # Interruption
 
 
-@pytest.mark.parametrize("moment", ["aggregate_files", "write", "file_outcomes"])
+@pytest.mark.parametrize("stage", ["aggregate_files", "write", "file_outcomes"])
 def test_an_interrupt_is_130_and_leaves_nothing(
-    folder: Path, out: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, out: Path, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, moment, interrupted)
+    monkeypatch.setattr(command, stage, interrupted)
     before = sorted(folder.parent.rglob("*"))
     fails(130, "aggregate", folder, "--f", 2, "--out", out, saying="Interrupted")
     assert sorted(folder.parent.rglob("*")) == before

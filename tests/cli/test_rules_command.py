@@ -66,7 +66,7 @@ class TestTheList:
         assert all(f"{key}: " in shown.output for key in page.takes)
         assert json.loads(call(name, "--json").output)["name"] == name
 
-    def test_a_mistyped_name_is_told_the_nearest(self) -> None:
+    def test_a_mistyped_name_is_answered_with_the_nearest(self) -> None:
         shown = call("krumm")
         assert shown.exit_code == 2
         assert "did you mean 'krum'" in shown.output
@@ -75,7 +75,7 @@ class TestTheList:
     def test_options_that_make_no_sense_together_are_refused(self, args: tuple[str, ...]) -> None:
         assert call(*args).exit_code == 2
 
-    def test_a_wrong_rule_is_told_before_minutes_are_spent(self) -> None:
+    def test_a_wrong_rule_is_an_error_before_minutes_are_spent(self) -> None:
         assert "did you mean 'krum'" in call("--measure", "--rule", "krumm").output
         assert call("--measure", "--rule", "nnm+nothing").exit_code == 2
 
@@ -89,8 +89,8 @@ class TestMeasuring:
         outcome = rule_study.judged(result, cell, rows, centre, spread)
         assert outcome.bias * spread == pytest.approx(np.linalg.norm(rows.mean(axis=0) - centre))
         assert outcome.relative == pytest.approx(outcome.bias / math.sqrt(cell.f / (cell.h)))
-        widest = np.linalg.eigvalsh(np.cov(rows[: cell.h].T, bias=True))[-1]
-        assert spread == pytest.approx(math.sqrt(widest))
+        variance = np.linalg.eigvalsh(np.cov(rows[: cell.h].T, bias=True))[-1]
+        assert spread == pytest.approx(math.sqrt(variance))
 
     def test_the_honest_mean_is_not_at_the_origin(self) -> None:
         rows, centre, _ = rule_study.placed(few_cells()[0])
@@ -118,12 +118,12 @@ class TestMeasuring:
         assert all(set(one.by_attack) == {"none", "far", "alie"} for one in found.values())
         assert rule_study.measure(["randeigen"], built, few_cells())[0].better == 0
 
-    def test_rules_that_need_a_promise_are_told_the_truth(self) -> None:
+    def test_rules_that_need_the_variance_are_given_the_true_one(self) -> None:
         cell = few_cells()[0]
         honest = cell.rows[: cell.h]
-        widest = rule_study.honest_variance(honest)
-        assert rule_study.spelled("filtering", cell) == f"filtering:gamma={widest!r}"
-        assert rule_study.spelled("nnm+no-regret", cell) == f"nnm+no-regret:sigma={widest!r}"
+        variance = rule_study.honest_variance(honest)
+        assert rule_study.spelled("filtering", cell) == f"filtering:gamma={variance!r}"
+        assert rule_study.spelled("nnm+no-regret", cell) == f"nnm+no-regret:sigma={variance!r}"
         assert rule_study.spelled("chunked-filtering", cell).endswith(f",chunk={rule_study.CHUNK}")
         assert rule_study.spelled("krum", cell) == "krum"
         for name in rule_study.PROMISES:

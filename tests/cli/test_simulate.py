@@ -44,10 +44,10 @@ def records(out: Path) -> dict[str, Any]:
 
 
 def test_one_record_per_rule_with_all_that_is_promised(tmp_path: Path) -> None:
-    told = simulate(
+    done = simulate(
         tmp_path, "--attack", "mra:boost=2", "--rule", "mean", "--rule", "randeigen", "--seed", "3"
     )
-    assert told.exit_code == 0, told.output
+    assert done.exit_code == 0, done.output
     found = records(tmp_path)
     assert set(found) == {"mean", "randeigen"}
     for rule, record in found.items():
@@ -55,27 +55,27 @@ def test_one_record_per_rule_with_all_that_is_promised(tmp_path: Path) -> None:
         assert asked.items() <= record["spec"].items()
         assert 0 <= record["accuracy"] <= 1
         assert 0 <= record["asr"] <= 1
-        assert [moment["round"] for moment in record["history"]] == [1, 2]
-        for moment in record["history"]:
-            assert moment["weight_honest"] + moment["weight_corrupt"] == pytest.approx(1)
-            assert moment["certificate"] > 0
-            assert moment["seconds"] > 0
+        assert [metrics["round"] for metrics in record["history"]] == [1, 2]
+        for metrics in record["history"]:
+            assert metrics["weight_honest"] + metrics["weight_corrupt"] == pytest.approx(1)
+            assert metrics["certificate"] > 0
+            assert metrics["seconds"] > 0
         assert record["accuracy"] == record["history"][-1]["accuracy"]
         assert {"randeigen", "torch", "numpy", "python"} <= set(record["versions"])
     for name in ("accuracy", "asr", "weight", "trigger"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
     assert len(list(tmp_path.glob("clients-*.png"))) == 2
     assert not list(tmp_path.glob("*.npz")), "a finished run leaves no checkpoint"
-    assert "round   2/2" in told.output
-    assert "weight to Byzantine" in told.output
-    assert f"Look at {tmp_path}/report.html" in told.output
+    assert "round   2/2" in done.output
+    assert "weight to Byzantine" in done.output
+    assert f"Look at {tmp_path}/report.html" in done.output
 
 
 def test_one_page_compares_all_rules_and_needs_nothing_else(tmp_path: Path) -> None:
     rules = ("mean", "median", "chunked-filtering")
     words = [word for rule in rules for word in ("--rule", rule)]
-    told = simulate(tmp_path, "--attack", "mpa", *words, "--rounds", "1")
-    assert told.exit_code == 0, told.output
+    done = simulate(tmp_path, "--attack", "mpa", *words, "--rounds", "1")
+    assert done.exit_code == 0, done.output
     page = (tmp_path / "report.html").read_text()
     assert all(f">{rule}" in page for rule in rules)
     assert page.count('src="data:image/png;base64,') == 3 + 1 + len(rules), "courses, images, clients"
@@ -84,7 +84,7 @@ def test_one_page_compares_all_rules_and_needs_nothing_else(tmp_path: Path) -> N
     assert f"{100 * last['accuracy']:.1f}%" in page
 
 
-def test_filtering_is_told_the_honest_variance_by_the_task(tmp_path: Path) -> None:
+def test_filtering_gets_the_honest_variance_from_the_task(tmp_path: Path) -> None:
     words = ("--attack", "zero", "--rounds", "1", "--rule", "chunked-filtering")
     assert simulate(tmp_path, *words, "--rule", "chunked-no-regret:sigma=3").exit_code == 0
     sigma = TASKS["digits"]().sigma
@@ -100,8 +100,8 @@ def test_pictures_of_an_earlier_attack_are_not_taken_for_this_ones(tmp_path: Pat
 
 
 def test_what_a_stranger_calls_a_rule_is_not_markup(tmp_path: Path) -> None:
-    moment = RoundMetrics(1, 0.5, None, 0.8, 0.2, 2, None, 0.1)
-    record = FederatedRecord(FederatedConfig(rule="<script>", rounds=1), (moment,), {})
+    metrics = RoundMetrics(1, 0.5, None, 0.8, 0.2, 2, None, 0.1)
+    record = FederatedRecord(FederatedConfig(rule="<script>", rounds=1), (metrics,), {})
     write_page(tmp_path / "p.html", "<b>", ["a & b"], [Part("x", summarise([record]), [record])])
     page = (tmp_path / "p.html").read_text()
     assert "<script" not in page
@@ -119,19 +119,19 @@ def test_what_a_stranger_calls_a_rule_is_not_markup(tmp_path: Path) -> None:
         ("chunked-filtering:sigma=1", False),
     ],
 )
-def test_weights_are_told_where_whole_clients_have_them(tmp_path: Path, rule: str, has: bool) -> None:
+def test_weights_are_shown_where_whole_clients_have_them(tmp_path: Path, rule: str, has: bool) -> None:
     assert simulate(tmp_path, "--attack", "noise", "--rule", rule, "--rounds", "1").exit_code == 0
     (record,) = records(tmp_path).values()
-    (moment,) = record["history"]
-    for told in ("weight_honest", "weight_corrupt", "kept"):
-        assert (moment[told] is not None) == has
+    (metrics,) = record["history"]
+    for field in ("weight_honest", "weight_corrupt", "kept"):
+        assert (metrics[field] is not None) == has
     assert (tmp_path / "weight.png").exists() == has
 
 
 def test_that_no_client_is_byzantine_is_noted(tmp_path: Path) -> None:
-    told = simulate(tmp_path, "--attack", "zero", "--eps", "0.05", "--rule", "mean", "--rounds", "1")
-    assert told.exit_code == 0
-    assert "no client is Byzantine" in told.output
+    done = simulate(tmp_path, "--attack", "zero", "--eps", "0.05", "--rule", "mean", "--rounds", "1")
+    assert done.exit_code == 0
+    assert "no client is Byzantine" in done.output
 
 
 def test_success_is_null_where_nothing_particular_is_wanted(tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ def test_a_renamed_flag_still_works_and_says_its_new_name(tmp_path: Path, old: s
     words = ("--attack", "zero", "--rule", "mean", "--rounds", "1", "--json")
     specs = []
     for flag in ([old, *given], [new, *given], [f"{old}={value}"] if value else [old]):
-        told = simulate(tmp_path, *words, *flag)
-        assert told.exit_code == 0, told.output
-        specs.append(json.loads(told.stdout)[0]["spec"])
-        assert (f"{old} is now {new}" in told.stderr) == (flag[0] != new)
+        done = simulate(tmp_path, *words, *flag)
+        assert done.exit_code == 0, done.output
+        specs.append(json.loads(done.stdout)[0]["spec"])
+        assert (f"{old} is now {new}" in done.stderr) == (flag[0] != new)
     assert specs[0] == specs[1] == specs[2]
     assert specs[0][field] == (True if value is None else float(value))
     assert old not in call("simulate", "--help").output
@@ -222,14 +222,14 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list((tmp_path / "one").glob("*.npz"))
     assert simulate(tmp_path / "two", *words).exit_code == 0
     one, two = (records(tmp_path / name)["randeigen"] for name in ("one", "two"))
-    for moment in (*one["history"], *two["history"]):
-        del moment["seconds"]
+    for metrics in (*one["history"], *two["history"]):
+        del metrics["seconds"]
     assert one == two
 
 
 def test_the_records_can_be_had_on_stdout(tmp_path: Path) -> None:
-    told = simulate(tmp_path, "--attack", "none", "--rule", "mean", "--json", "--partition", "dirichlet")
-    found = json.loads(told.stdout)
+    done = simulate(tmp_path, "--attack", "none", "--rule", "mean", "--json", "--partition", "dirichlet")
+    found = json.loads(done.stdout)
     assert found[0]["spec"]["partition"] == "dirichlet"
 
 
@@ -252,23 +252,23 @@ def test_the_records_can_be_had_on_stdout(tmp_path: Path) -> None:
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
-def test_mistakes_are_told_in_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    told = simulate(tmp_path, *words)
-    assert told.exit_code == 2
-    assert said in told.output
-    assert "Traceback" not in told.output
+def test_mistakes_are_reported_in_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = simulate(tmp_path, *words)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
 
 
 def test_the_command_loads_torch_only_to_train() -> None:
     code = "import sys; from randeigen.cli.commands import attacks, simulate, train"
     code += "; print('torch' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "False"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_the_list_of_attacks_says_what_each_is() -> None:
-    told = call("attacks", "--json")
-    lines = json.loads(told.stdout)
+    done = call("attacks", "--json")
+    lines = json.loads(done.stdout)
     found = {line["attack"]: line for line in lines if line["command"] == "simulate"}
     assert set(found) == set(ATTACKS)
     assert {line["attack"] for line in lines if line["command"] == "train"} == set(POISONS)
@@ -286,18 +286,18 @@ def test_every_listed_attack_can_be_made(name: str) -> None:
 
 
 def test_the_gallery_draws_clients_for_all_and_triggers_where_there_are_any(tmp_path: Path) -> None:
-    told = call("attacks", "--pictures", str(tmp_path), "--only", "dba", "--only", "mpa", "--only", "zero")
-    assert told.exit_code == 0, told.output
+    done = call("attacks", "--pictures", str(tmp_path), "--only", "dba", "--only", "mpa", "--only", "zero")
+    assert done.exit_code == 0, done.output
     drawn = {path.name for path in tmp_path.iterdir() if path.read_bytes().startswith(PNG)}
     triggers = {"dba-trigger.png", "mpa-trigger.png", "triggers.png"}
     assert drawn == triggers | {"dba-clients.png", "mpa-clients.png", "zero-clients.png", "clients.png"}
-    assert "dba" in told.output, "it tells what it is at"
+    assert "dba" in done.output, "it names what it is at"
 
 
 def test_an_unknown_attack_cannot_be_drawn(tmp_path: Path) -> None:
-    told = call("attacks", "--pictures", str(tmp_path), "--only", "dbb")
-    assert told.exit_code == 2
-    assert "there is no attack 'dbb'" in told.output
+    done = call("attacks", "--pictures", str(tmp_path), "--only", "dbb")
+    assert done.exit_code == 2
+    assert "there is no attack 'dbb'" in done.output
 
 
 @pytest.mark.parametrize(

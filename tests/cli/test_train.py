@@ -53,8 +53,8 @@ def subpopulation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Resul
 
 
 def test_one_record_per_defence_with_all_that_is_promised(subpopulation: tuple[Path, Result]) -> None:
-    out, told = subpopulation
-    assert told.exit_code == 0, told.output
+    out, done = subpopulation
+    assert done.exit_code == 0, done.output
     found = records(out)
     assert set(found) == {"none", "suspects", "backward"}
     for defence, record in found.items():
@@ -81,7 +81,7 @@ def test_one_record_per_defence_with_all_that_is_promised(subpopulation: tuple[P
     assert not list(out.glob("*.npz")), "a finished run leaves no checkpoint"
 
 
-def test_what_happens_is_told_while_it_happens(subpopulation: tuple[Path, Result]) -> None:
+def test_what_happens_is_shown_while_it_happens(subpopulation: tuple[Path, Result]) -> None:
     said = subpopulation[1].output
     assert "examples are poison" in said
     assert "epoch  2/2" in said
@@ -150,11 +150,11 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("--device", "abacus"), "is not known"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    told = call(tmp_path, *words)
-    assert told.exit_code == 2, told.output
-    assert said in told.output
-    assert "Traceback" not in told.output
+def test_mistakes_are_reported_in_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = call(tmp_path, *words)
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert "Traceback" not in done.output
 
 
 def test_help_teaches() -> None:
@@ -216,8 +216,8 @@ def test_the_study_writes_what_it_measured(tmp_path: Path) -> None:
     part = poisoning.Part("small", replace(DIGITS, epochs=1), Trigger(0.05), 1, poisoning.ALL, seeds=1)
     lines = [line for unit in poisoning.units([part], "cpu", 2) for line in poisoning.measure(unit)]
     assert [line["defence"] for line in lines] == ["clean", "none", "suspects"]
-    told = poisoning.summary(lines)
-    by = {line["defence"]: line for line in told}
+    summary = poisoning.summary(lines)
+    by = {line["defence"]: line for line in summary}
     assert by["clean"]["asr_less_clean"] == 0
     assert by["none"]["asr_less_clean"] == pytest.approx(lines[1]["asr"] - lines[0]["asr"], abs=1e-4)
     assert by["suspects"]["auc"] == pytest.approx(lines[2]["auc"], abs=1e-4)
@@ -226,8 +226,8 @@ def test_the_study_writes_what_it_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("study", ["subpopulation", "matching", "further"])
 def test_the_stored_study_is_whole_and_its_means_are_those_of_its_cells(study: str) -> None:
     path = Path(__file__).parents[2] / "results" / f"poisoning-{study}.json"
-    told = json.loads(path.read_text())
-    assert told["summary"] == poisoning.summary(told["cells"])
-    for cell in told["cells"]:
+    record = json.loads(path.read_text())
+    assert record["summary"] == poisoning.summary(record["cells"])
+    for cell in record["cells"]:
         assert (cell["poison"] == 0) == (cell["part"] == "no poison")
         assert cell["poison"] <= 0.0501 * cell["examples"]

@@ -1,4 +1,4 @@
-"""The widest direction, to working precision, however the spectrum looks."""
+"""The top direction, to working precision, however the spectrum looks."""
 
 from __future__ import annotations
 

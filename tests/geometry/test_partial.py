@@ -144,7 +144,7 @@ def test_tensors_get_the_answer_of_arrays(name: str) -> None:
 def test_integers_that_are_carried_are_settled_alike(name: str) -> None:
     rows = rows_of()
     rows[:F] += 50
-    # Counted evenly, 8 of 15 say 3; without the two liars, whom weights leave out, 7 of 13 say 5.
+    # Counted evenly, 8 of 15 hold 3; without the two Byzantine rows, which have no weight, 7 of 13 hold 5.
     counts = [3] * F + [3] * 6 + [5] * 7
     records = [{"w": row, "steps": np.array(count)} for row, count in zip(rows, counts, strict=True)]
     alone, certified = both(records, QUICK[name])
@@ -191,7 +191,7 @@ def test_no_table_is_made_where_none_is_needed(name: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_more_unusable_rows_than_liars_still_fail_closed(name: str) -> None:
+def test_more_unusable_rows_than_byzantine_rows_still_fail_closed(name: str) -> None:
     rows = rows_of()
     rows[-3:, 0] = np.nan
     with pytest.raises(TooManyCorrupt):
@@ -234,11 +234,11 @@ class TestThreads:
 
     @pytest.fixture(autouse=True)
     def several(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """BLAS as on a machine where it has four threads; what it was told."""
-        told: list[int] = []
+        """BLAS as on a machine where it has four threads; what it was set to."""
+        counts: list[int] = []
         monkeypatch.setattr(chunking._blas, "_get_threads", lambda: 4)
-        monkeypatch.setattr(chunking._blas, "_set_threads", told.append)
-        return told
+        monkeypatch.setattr(chunking._blas, "_set_threads", counts.append)
+        return counts
 
     def test_found_comes_in_the_order_of_the_parts(self) -> None:
         def late(part: int) -> int:
@@ -290,7 +290,7 @@ class TestThreads:
         caller.join(timeout=10)
         assert found == [36 * part for part in range(chunking.MAX_THREADS)], "they wait for each other"
 
-    def test_what_numpy_is_told_to_ignore_is_ignored_on_every_thread(self) -> None:
+    def test_what_numpy_is_set_to_ignore_is_ignored_on_every_thread(self) -> None:
         def overflow(part: int) -> Any:
             time.sleep(0.001)
             return np.array([1e38], np.float32) * np.float32(1e38)
@@ -301,7 +301,7 @@ class TestThreads:
             chunking.parallel_map(overflow, range(20))
 
 
-def test_blas_can_be_told_where_numpy_brought_openblas() -> None:
+def test_blas_threads_can_be_set_where_numpy_brought_openblas() -> None:
     blas = str(np.show_config(mode="dicts")).lower()  # type: ignore[arg-type]
     if sys.platform != "linux" or "openblas" not in blas:
         pytest.skip("another BLAS: it keeps its own threads")

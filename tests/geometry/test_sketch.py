@@ -175,7 +175,7 @@ def test_more_hashes_and_more_columns_distort_less(k: int) -> None:
 def test_a_second_sketch_covers_what_was_moved(
     columns: list[int] | slice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the exact table would cost too much the certificate is a sketch's: wider, never short."""
+    """Where the exact Gram matrix would cost too much the certificate is a sketch's: wider, never short."""
     monkeypatch.setattr("randeigen.geometry.measurement.MAX_EXACT_ROWS", 16)
     n, d, f = 30, 4000, 6
     rows = np.zeros((n, d), np.float32)
@@ -207,8 +207,8 @@ def test_very_many_rows_need_no_more_room_than_they_take_themselves(
     n: int, d: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The rows lie in memory before the count begins; a quarter is left for blocks and BLAS."""
-    place = tmp_path_factory.mktemp("rows") / "rows"
-    command = [sys.executable, "-c", PEAK, str(n), str(d), str(place)]
+    path = tmp_path_factory.mktemp("rows") / "rows"
+    command = [sys.executable, "-c", PEAK, str(n), str(d), str(path)]
     ratio = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert ratio < 1.25
 

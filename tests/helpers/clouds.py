@@ -1,4 +1,4 @@
-"""Samplers of honest rows and of what liars add. Each docstring says why the cloud has its property."""
+"""Samplers of honest and of Byzantine rows. Each docstring says why the cloud has its property."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def decaying(n: int, d: int, seed: int = 0) -> Rows:
 
 
 def heavy(n: int, d: int, seed: int = 0) -> Rows:
-    """Heavy-tailed: whole rows are stretched by a Student factor, so some honest rows look like liars."""
+    """Heavy-tailed: whole rows are stretched by a Student factor, so some honest rows look Byzantine."""
     rng = np.random.default_rng(seed)
     return rng.standard_normal((n, d)) / np.sqrt(rng.chisquare(3, (n, 1)) / 3)
 
 
 def clustered(n: int, d: int, seed: int = 0) -> Rows:
-    """Unlike clients: five groups with centres of their own, so the widest directions are honest."""
+    """Unlike clients: five groups with centres of their own, so the top directions are honest."""
     rng = np.random.default_rng(seed)
     return rng.standard_normal((5, d))[rng.integers(5, size=n)] + rng.standard_normal((n, d))
 
@@ -33,8 +33,8 @@ def clustered(n: int, d: int, seed: int = 0) -> Rows:
 HONEST = {"gaussian": gaussian, "decaying": decaying, "heavy": heavy, "clustered": clustered}
 
 
-def with_liars(honest: Rows, f: int, how: str, seed: int = 0) -> Rows:
-    """The first f rows replaced by liars who know all the others."""
+def with_byzantine(honest: Rows, f: int, how: str, seed: int = 0) -> Rows:
+    """The first f rows replaced by Byzantine ones, made from all the others."""
     rng = np.random.default_rng([seed, 1])
     rows, d = honest.copy(), honest.shape[1]
     direction = rng.standard_normal(d)
@@ -52,7 +52,7 @@ def with_liars(honest: Rows, f: int, how: str, seed: int = 0) -> Rows:
         rows[:f] = mean - 1.5 * spread
     elif how == "scattered":
         rows[:f] = mean + 50 * rng.standard_normal((f, d))
-    elif how == "decoy":  # one row so far out that it owns the widest direction, the rest off to its side
+    elif how == "decoy":  # one row so far out that it is the top direction, the rest off to its side
         rows[:f] = mean + 20 * np.linalg.norm(spread) * direction
         rows[0] = mean - 1e6 * rng.standard_normal(d)
     else:

@@ -123,14 +123,14 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(11, 6, padding_idx=0), nn.Embedding(12, 6)
+        self.tokens, self.positions = nn.Embedding(11, 6, padding_idx=0), nn.Embedding(12, 6)
         self.start = nn.Parameter(torch.randn(1, 1, 6))
         self.norm, self.rms = nn.LayerNorm(6), nn.RMSNorm(6)
         self.head = nn.Linear(6, 11, bias=False)
         self.head.weight = self.tokens.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device)))
+        x = self.norm(self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device)))
         return self.head(self.rms(torch.cat([self.start.expand(len(x), -1, -1), x], 1).sin()))
 
 

@@ -1,4 +1,4 @@
-"""One matrix, in every form the door accepts."""
+"""One matrix, in every form that `as_rows` accepts."""
 
 from __future__ import annotations
 

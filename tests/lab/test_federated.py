@@ -1,4 +1,4 @@
-"""A federation trains as Algorithm 1 says, all clients at once as if one by one, and can be told again."""
+"""A federation trains as Algorithm 1 says, all clients at once as if one by one, and can be repeated."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def lab(spec: FederatedConfig = QUICK, **values: Any) -> Federation:
 
 def without_times(record: FederatedRecord) -> Any:
     found = json.loads(record.as_json())
-    for moment in found["history"]:
-        del moment["seconds"]
+    for metrics in found["history"]:
+        del metrics["seconds"]
     return found
 
 
@@ -143,16 +143,16 @@ class TestClients:
         order = np.argsort(-held.sizes, kind="stable")
         keys = np.random.default_rng(0).random((3, *held.indices.shape), dtype=np.float32)
         plan = schedule(held.of(order), keys, LocalTraining(epochs=3, batch=5), torch.device("cpu"))
-        for place, client in enumerate(order):
+        for row, client in enumerate(order):
             steps = -(-self.sizes[client] // 5)
             mine = set(held.indices[client, : self.sizes[client]])
             for epoch in range(3):
                 span = slice(epoch * steps, (epoch + 1) * steps)
-                real = plan.loss_weights[span, place] > 0
-                seen = plan.indices[span, place][real].tolist()
+                real = plan.loss_weights[span, row] > 0
+                seen = plan.indices[span, row][real].tolist()
                 assert sorted(seen) == sorted(mine)
-                torch.testing.assert_close(plan.loss_weights[span, place].sum(1), torch.ones(steps))
-            assert sum(active > place for active in plan.active) == 3 * steps, "and no step more"
+                torch.testing.assert_close(plan.loss_weights[span, row].sum(1), torch.ones(steps))
+            assert sum(active > row for active in plan.active) == 3 * steps, "and no step more"
 
     def test_together_they_get_where_each_gets_alone(self) -> None:
         stack, found, held = self.task()
@@ -199,17 +199,17 @@ class TestServers:
 class TestRounds:
     def test_the_mean_of_all_updates_is_the_step(self) -> None:
         seen: list[RoundSnapshot] = []
-        place = lab(FederatedConfig(clients=10, rounds=1, epochs=1, rule="mean"))
-        weights, _, moment = place.round(1, place.info.initial_weights, {}, seen.append)
-        torch.testing.assert_close(weights, place.info.initial_weights - seen[0].rows.mean(0))
-        assert moment.weight_honest == pytest.approx(1)
-        assert moment.liars == 0
+        federation = lab(FederatedConfig(clients=10, rounds=1, epochs=1, rule="mean"))
+        weights, _, metrics = federation.round(1, federation.info.initial_weights, {}, seen.append)
+        torch.testing.assert_close(weights, federation.info.initial_weights - seen[0].rows.mean(0))
+        assert metrics.weight_honest == pytest.approx(1)
+        assert metrics.liars == 0
 
-    def test_the_same_seed_tells_the_same_story_to_the_bit(self) -> None:
+    def test_the_same_seed_gives_the_same_record_to_the_bit(self) -> None:
         spec = FederatedConfig(clients=10, rounds=2, epochs=1, attack="noise", sample=0.7, redraw=True)
         assert without_times(run(spec)) == without_times(run(spec))
 
-    def test_another_seed_tells_another(self) -> None:
+    def test_another_seed_gives_another(self) -> None:
         one, two = (run(FederatedConfig(clients=10, rounds=1, epochs=1, seed=seed)) for seed in (0, 1))
         assert one.history[0].certificate != two.history[0].certificate
 
@@ -217,15 +217,15 @@ class TestRounds:
         spec = FederatedConfig(clients=10, rounds=4, epochs=1, attack="mra", server="adam")
         path = tmp_path / "run.npz"
 
-        def interrupt(moment: RoundMetrics) -> None:
-            if moment.round == 2:
+        def interrupt(metrics: RoundMetrics) -> None:
+            if metrics.round == 2:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             run(spec, checkpoint=path, progress=interrupt)
-        told: list[int] = []
-        resumed = run(spec, checkpoint=path, progress=lambda moment: told.append(moment.round))
-        assert told == [3, 4], "what was done is not done again"
+        rounds: list[int] = []
+        resumed = run(spec, checkpoint=path, progress=lambda metrics: rounds.append(metrics.round))
+        assert rounds == [3, 4], "what was done is not done again"
         assert without_times(resumed) == without_times(run(spec))
 
     def test_another_runs_checkpoint_is_not_taken_up(self, tmp_path: Path) -> None:
@@ -234,13 +234,13 @@ class TestRounds:
         other = FederatedConfig(clients=10, rounds=1, epochs=1, seed=1).resolve(TASKS["digits"]())
         assert Checkpoint.read(path, other, torch.device("cpu"), RoundMetrics) is None
 
-    def test_a_broken_checkpoint_is_told(self, tmp_path: Path) -> None:
+    def test_a_broken_checkpoint_is_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "run.npz"
         path.write_bytes(b"half a file")
         with pytest.raises(BadFile, match="delete it"):
             run(FederatedConfig(clients=10, rounds=1, epochs=1), checkpoint=path)
 
-    def test_liars_are_the_first_clients_or_drawn_anew(self) -> None:
+    def test_byzantine_clients_are_the_first_ones_or_drawn_anew(self) -> None:
         fixed = lab(FederatedConfig(clients=10, eps=0.25, attack="zero"))
         assert all(
             set(fixed.participants(t)[0][:2]) == {0, 1} and fixed.participants(t)[1] == 2 for t in range(1, 6)
@@ -248,26 +248,26 @@ class TestRounds:
         drawn = lab(FederatedConfig(clients=10, eps=0.25, attack="zero", redraw=True))
         assert len({tuple(sorted(drawn.participants(t)[0][:2])) for t in range(1, 9)}) > 1
 
-    def test_sampling_takes_some_clients_and_calm_rounds_have_no_liars(self) -> None:
+    def test_sampling_takes_some_clients_and_before_the_attack_starts_none_is_byzantine(self) -> None:
         some = lab(FederatedConfig(clients=10, sample=0.5, attack="zero", calm=3))
         assert all(len(set(some.participants(t)[0])) == 5 for t in range(1, 6))
         assert [some.participants(t)[1] for t in (1, 2, 3)] == [0, 0, 0]
         assert max(some.participants(t)[1] for t in range(4, 12)) > 0
 
-    def test_nobody_lying_leaves_the_rows_bit_identical(self) -> None:
-        calm, none = (
+    def test_an_attack_without_byzantine_clients_leaves_the_rows_bit_identical(self) -> None:
+        attacked, none = (
             lab(FederatedConfig(clients=10, epochs=1, eps=0.0, attack="hidra")),
             lab(FederatedConfig(clients=10, epochs=1)),
         )
-        rows = [place.rows(1, place.info.initial_weights, *place.participants(1)) for place in (calm, none)]
+        rows = [one.rows(1, one.info.initial_weights, *one.participants(1)) for one in (attacked, none)]
         assert torch.equal(*rows)
 
-    def test_a_ruined_model_is_told_not_raised(self) -> None:
-        place = lab(FederatedConfig(clients=10, epochs=1, rule="mean", rounds=1))
-        ruined = torch.full_like(place.info.initial_weights, torch.nan)
-        _, _, moment = place.round(1, ruined, {})
-        assert moment.weight_corrupt is None
-        assert "not finite" in moment.note
+    def test_a_ruined_model_is_reported_not_raised(self) -> None:
+        federation = lab(FederatedConfig(clients=10, epochs=1, rule="mean", rounds=1))
+        ruined = torch.full_like(federation.info.initial_weights, torch.nan)
+        _, _, metrics = federation.round(1, ruined, {})
+        assert metrics.weight_corrupt is None
+        assert "not finite" in metrics.note
 
     def test_uneven_shares_are_learnt_from(self) -> None:
         found = run(
@@ -329,7 +329,7 @@ def test_what_cannot_be_run_is_refused(wrong: dict[str, Any], said: str) -> None
 
 
 @pytest.mark.parametrize("what", ["task", "attack", "rule", "server"])
-def test_unknown_names_are_told_with_the_known(what: str) -> None:
+def test_unknown_names_are_errors_that_list_the_known(what: str) -> None:
     with pytest.raises(BadParameter, match=f"there is no {what} 'nope'.*Known are: "):
         run(FederatedConfig(**{what: "nope"}))  # type: ignore[arg-type]
 

@@ -50,7 +50,7 @@ def among_honest(folder: Path, suffix: str, hostile: bytes | None) -> Any:
 
 
 def assert_lost(source: Any, message: str) -> None:
-    """The first file is lost, for a reason that says this; the others are untouched."""
+    """The first file is unusable, for a reason that says this; the others are untouched."""
     found = whole(source)
     assert list(source.unusable) == [0]
     assert message in source.unusable[0]
@@ -130,12 +130,12 @@ HOSTILE_SAFETENSORS: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE_SAFETENSORS)
-def test_a_hostile_safetensors_file_is_lost_and_hurts_nobody(case: str, tmp_path: Path) -> None:
+def test_a_hostile_safetensors_file_is_unusable_and_harms_no_other(case: str, tmp_path: Path) -> None:
     hostile, message = HOSTILE_SAFETENSORS[case]
     assert_lost(among_honest(tmp_path, ".safetensors", hostile), message)
 
 
-def test_a_safetensors_file_cut_anywhere_is_lost(tmp_path: Path) -> None:
+def test_a_safetensors_file_cut_anywhere_is_unusable(tmp_path: Path) -> None:
     good = safetensors_bytes({"w": F32})
     for length in range(len(good)):
         assert_lost(among_honest(tmp_path, ".safetensors", good[:length]), "")
@@ -190,7 +190,7 @@ HOSTILE_NPY: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE_NPY)
-def test_a_hostile_npy_file_is_lost_and_hurts_nobody(
+def test_a_hostile_npy_file_is_unusable_and_harms_no_other(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -269,7 +269,7 @@ HOSTILE_NPZ: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE_NPZ)
-def test_a_hostile_npz_file_is_lost_and_hurts_nobody(
+def test_a_hostile_npz_file_is_unusable_and_harms_no_other(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -293,7 +293,7 @@ def test_an_npz_file_cut_or_changed_anywhere_never_raises(method: int, tmp_path:
             assert np.array_equal(whole(source)[1:], [np.arange(6)] * 3)
 
 
-def test_a_folder_and_a_pipe_are_lost(tmp_path: Path) -> None:
+def test_a_folder_and_a_pipe_are_unusable(tmp_path: Path) -> None:
     paths = FORMS["npy files"](matrix(), tmp_path)
     paths[0].unlink()
     paths[0].mkdir()
@@ -346,19 +346,19 @@ def test_a_wrong_checksum_is_found_at_the_end_of_the_pass(tmp_path: Path) -> Non
     assert np.isnan(found[0, -1])
     assert not np.isnan(found[0, 0])
     assert np.isfinite(found[1:]).all()
-    assert source.changed() == [0]  # lost within the latest pass
+    assert source.changed() == [0]  # unusable within the latest pass
     assert np.isnan(whole(source)[0]).all()
     assert source.changed() == []
 
 
-def test_a_stream_that_goes_on_beyond_its_declared_end_is_lost(tmp_path: Path) -> None:
+def test_a_stream_that_goes_on_beyond_its_declared_end_is_unusable(tmp_path: Path) -> None:
     data = zip_bytes([("w.npy", HONEST + b"more")], zipfile.ZIP_DEFLATED)
     for old, new in ((len(HONEST) + 4, len(HONEST)), (zlib.crc32(HONEST + b"more"), zlib.crc32(HONEST))):
         data = patched(data, struct.pack("<I", old), struct.pack("<I", new))
     assert_lost(among_honest(tmp_path, ".npz", data), "not what its checksum says")
 
 
-def test_a_member_said_to_reach_past_the_end_is_lost(tmp_path: Path) -> None:
+def test_a_member_said_to_reach_past_the_end_is_unusable(tmp_path: Path) -> None:
     good = zip_bytes([("w.npy", HONEST)])
     size = struct.pack("<I", len(HONEST))
     data = patched(good, size, struct.pack("<I", len(HONEST) + 4096))
@@ -390,7 +390,7 @@ def test_deflated_arrays_in_fortran_order_come_out_in_c_order(tmp_path: Path) ->
     assert not source.unusable
 
 
-def test_a_damaged_stream_is_lost_where_it_breaks(tmp_path: Path) -> None:
+def test_a_damaged_stream_is_unusable_where_it_breaks(tmp_path: Path) -> None:
     source = wide_npz(tmp_path, lambda data: data[:20_000] + bytes(64) + data[20_064:])
     found = whole(source)
     assert list(source.unusable) == [0]
@@ -399,7 +399,7 @@ def test_a_damaged_stream_is_lost_where_it_breaks(tmp_path: Path) -> None:
     assert np.isfinite(found[1:]).all()
 
 
-def test_a_file_cut_between_passes_is_lost_and_reported(tmp_path: Path) -> None:
+def test_a_file_cut_between_passes_is_unusable_and_reported(tmp_path: Path) -> None:
     paths = FORMS["safetensors files"](matrix(), tmp_path)
     source: Any = as_rows(paths)
     assert np.array_equal(whole(source), matrix())
@@ -447,7 +447,7 @@ def test_no_majority_names_the_groups(suffix: str, tmp_path: Path) -> None:
         as_rows(paths)
 
 
-def test_all_files_lost_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
+def test_all_files_unusable_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
     with pytest.raises(BadRows, match=r"none of the 2 files .* No such file"):
         as_rows([tmp_path / "a.npz", tmp_path / "b.npz"])
 
@@ -682,7 +682,7 @@ def test_more_rows_than_handles_are_read(form: str, tmp_path: Path, monkeypatch:
 
 
 def open_below(folder: Path) -> int:
-    """How many files of a folder this process holds open; 0 where the system does not tell."""
+    """How many files of a folder this process holds open; 0 where the system does not show it."""
     links = Path("/proc/self/fd").glob("*")
     return sum(str(folder) in os.path.realpath(link) for link in links)
 

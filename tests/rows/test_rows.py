@@ -1,4 +1,4 @@
-"""The door: every form gives the same blocks and gets its own form back; mistakes are named at once."""
+"""Conversion: every form gives the same blocks and gets its own form back; mistakes are named at once."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_integers_are_carried_by_the_lower_weighted_median() -> None:
     assert heavy.shape == ()
 
 
-def test_a_row_without_weight_has_no_say_in_what_is_carried() -> None:
+def test_a_row_without_weight_has_no_part_in_what_is_carried() -> None:
     records = [{"w": np.ones(1), "steps": np.array([steps])} for steps in (5, -(2**63), 2**63 - 1)]
     assert averaged(as_rows(records), np.array([1.0, 0.0, 0.0]))["steps"] == 5
 
@@ -318,13 +318,13 @@ def test_a_mistake_is_named_before_any_pass(mistake: str) -> None:
     assert str(caught.value).endswith(".")
 
 
-def test_a_sparse_row_of_scipy_is_told_how_to_become_dense() -> None:
+def test_a_sparse_row_of_scipy_gets_an_error_on_how_to_become_dense() -> None:
     scipy = pytest.importorskip("scipy.sparse")
     with pytest.raises(BadRows, match="toarray"):
         as_rows([scipy.csr_matrix(np.eye(3))])
 
 
-def test_importing_the_door_imports_numpy_only() -> None:
+def test_importing_rows_imports_numpy_only() -> None:
     code = "import sys, randeigen.rows; print({'torch', 'scipy', 'jax', 'safetensors'} & set(sys.modules))"
     paths = "import sys; sys.path[:0] = " + repr([path for path in sys.path if path]) + "; "
     found = subprocess.run([sys.executable, "-c", paths + code], capture_output=True, text=True, check=True)

@@ -134,7 +134,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("row", [0, 5, N - 1])
-def test_a_file_that_asks_for_much_is_lost_and_costs_less_than_an_honest_one(
+def test_a_file_that_asks_for_much_is_unusable_and_costs_less_than_an_honest_one(
     case: str, row: int, tmp_path: Path, cost: Counter[str]
 ) -> None:
     suffix, made, message = HOSTILE[case]
@@ -268,7 +268,7 @@ def test_the_suffix_of_most_files_is_the_form(tmp_path: Path) -> None:
     assert result.mean["w"].dtype == np.float32
 
 
-def test_where_no_suffix_is_that_of_most_files_the_caller_is_told(tmp_path: Path) -> None:
+def test_where_no_suffix_is_that_of_most_files_the_caller_gets_an_error(tmp_path: Path) -> None:
     for index, suffix in enumerate((".npy", ".npy", ".npz", ".npz")):
         write_answer(tmp_path / f"{index}{suffix}", np.ones(3))
     with pytest.raises(BadRows, match=r"row 2 is a \.npz file, row 0 a \.npy file; pass one format"):

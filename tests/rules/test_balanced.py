@@ -39,7 +39,7 @@ def relative(answer: np.ndarray, honest: np.ndarray, f: int) -> float:
 
 
 def three_clusters(f: int) -> Any:
-    """Sizes and places of three groups on a line, and every way in which f of their rows may be corrupt."""
+    """Sizes and positions of three groups on a line, and every way that f of their rows may be corrupt."""
     for low, high in itertools.product({1, f // 2, f, 2 * f - 1, 2 * f}, repeat=2):
         for far in (0.2, 1.0, 3.0):
             sizes = (low, N - low - high, high)
@@ -55,13 +55,13 @@ def three_clusters(f: int) -> Any:
 @pytest.mark.parametrize("tolerance", [0.0, 0.9, 1.0])
 def test_on_a_line_no_three_clusters_are_worse_than_the_bound(eps: float, tolerance: float) -> None:
     f, worst = round(eps * N), 0.0
-    for sizes, places, corrupt in three_clusters(f):
+    for sizes, positions, corrupt in three_clusters(f):
         if min(sizes) < 0:
             continue
-        rows = np.repeat(places, sizes)[:, None]
+        rows = np.repeat(positions, sizes)[:, None]
         answer = Balanced(f=f, tolerance=tolerance)(rows)
         for gone in corrupt:
-            honest = np.repeat(places, np.subtract(sizes, gone))[:, None]
+            honest = np.repeat(positions, np.subtract(sizes, gone))[:, None]
             if np.ptp(honest) > 0:
                 worst = max(worst, relative(answer, honest, f))
             else:
@@ -133,10 +133,10 @@ def test_where_it_moves_the_verdict_says_so_and_the_certificate_is_its_own() -> 
     assert result.verdict.stop is Stop.BALANCED
     assert "between all hypotheses" in result.verdict.notes[-1]
     w, centred = result.weights, rows - result.weights @ rows
-    widest = np.linalg.norm(np.sqrt(w)[:, None] * centred, 2)
+    top_deviation = np.linalg.norm(np.sqrt(w)[:, None] * centred, 2)
     heaviest = np.sort(w)[-8:].sum()
-    assert result.verdict.spreads[result.verdict.answer_round] == pytest.approx(widest)
-    assert result.bias_bound == pytest.approx(math.sqrt(heaviest / (1 - heaviest)) * widest, rel=1e-6)
+    assert result.verdict.spreads[result.verdict.answer_round] == pytest.approx(top_deviation)
+    assert result.bias_bound == pytest.approx(math.sqrt(heaviest / (1 - heaviest)) * top_deviation, rel=1e-6)
 
 
 @pytest.mark.parametrize("form", ["equal", "two places", "one far", "a line", "square", "f far apart"])
@@ -165,12 +165,12 @@ def test_degenerate_tables_have_an_answer_among_the_rows(form: str, n: int, f: i
 
 
 def test_equal_rows_have_equal_weight_wherever_they_stand() -> None:
-    places = np.repeat((0.0, 1.0, 5.0), (12, 20, 8))
-    for columns in (places[:, None], np.eye(3)[np.repeat((0, 1, 2), (12, 20, 8))]):
+    positions = np.repeat((0.0, 1.0, 5.0), (12, 20, 8))
+    for columns in (positions[:, None], np.eye(3)[np.repeat((0, 1, 2), (12, 20, 8))]):
         order = np.random.default_rng(0).permutation(40)
         weights = randeigen.aggregate(columns[order], rule=Balanced(f=8), seed=0).weights
-        for place in (0.0, 1.0, 5.0):
-            np.testing.assert_allclose(np.ptp(weights[places[order] == place]), 0, atol=1e-6)
+        for position in (0.0, 1.0, 5.0):
+            np.testing.assert_allclose(np.ptp(weights[positions[order] == position]), 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])

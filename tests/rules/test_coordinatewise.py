@@ -122,12 +122,12 @@ def test_one_nan_row_does_not_spoil_the_answer_as_it_does_byzfls(byzfl: types.Mo
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf, 1e30, -1e30])
+@pytest.mark.parametrize("extreme", [np.nan, np.inf, -np.inf, 1e30, -1e30])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_wild_rows_change_little(rule: Any, wild: float, dtype: Any) -> None:
+def test_extreme_rows_change_little(rule: Any, extreme: float, dtype: Any) -> None:
     rows = rows_of(15, 30, dtype)
     honest = rows[2:].mean(axis=0)
-    rows[0], rows[1] = wild, -wild
+    rows[0], rows[1] = extreme, -extreme
     result = aggregate(rows, rule=rule(f=2), seed=0)
     assert np.isfinite(result.mean).all()
     assert np.linalg.norm(result.mean - honest) < 3
@@ -159,7 +159,7 @@ def test_small_and_dull_inputs_have_answers(rule: Any) -> None:
     assert result.bias_bound <= 1e-5
 
 
-def test_without_liars_trimming_is_the_mean() -> None:
+def test_without_byzantine_rows_trimming_is_the_mean() -> None:
     rows = rows_of(9, 6)
     for rule in (TrimmedMean, MeaMed, Phocas, Bulyan):
         np.testing.assert_allclose(rule(f=0)(rows), rows.mean(axis=0), atol=1e-12)
@@ -198,7 +198,7 @@ def test_the_certificate_leans_on_a_mean(rule: Any) -> None:
         assert any("RandEigen" in note for note in result.verdict.notes)
 
 
-def test_bulyan_needs_four_times_as_many_rows_as_liars() -> None:
+def test_bulyan_needs_four_times_as_many_rows_as_byzantine_rows() -> None:
     with pytest.raises(BadFraction, match="at least 11 rows, found 10"):
         Bulyan(f=2)(rows_of(10, 4))
     with pytest.raises(BadFraction, match="at least"):
@@ -214,7 +214,7 @@ def test_bulyan_leaves_a_far_row_unpicked() -> None:
     assert result.kept.sum() == 15 - 2 * 2
 
 
-def test_more_nan_rows_than_liars_fail_closed() -> None:
+def test_more_nan_rows_than_byzantine_rows_fail_closed() -> None:
     rows = rows_of(12, 5)
     rows[:3] = np.nan
     with pytest.raises(TooManyCorrupt):

@@ -103,14 +103,14 @@ def test_mixing_without_clipping_scales_nothing() -> None:
 
 @pytest.mark.parametrize("inner", INNER, ids=str)
 @pytest.mark.parametrize("pre", PRES, ids=str)
-@pytest.mark.parametrize("wild", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("extreme", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_wild_rows_change_little(pre: Any, inner: Any, wild: float, dtype: Any) -> None:
-    if isinstance(inner, Mean) and wild == 1e30 and not isinstance(pre, Clipping | ARC):
+def test_extreme_rows_change_little(pre: Any, inner: Any, extreme: float, dtype: Any) -> None:
+    if isinstance(inner, Mean) and extreme == 1e30 and not isinstance(pre, Clipping | ARC):
         pytest.skip("a mean has no defence against a row that can be read")
     rows = rows_of(15, 30, dtype)
     honest = rows[2:].mean(axis=0)
-    rows[0], rows[1] = wild, -wild
+    rows[0], rows[1] = extreme, -extreme
     before = rows.copy()
     result = aggregate(rows, rule=pre | inner, seed=0)
     assert result.mean.dtype == dtype
@@ -182,14 +182,14 @@ def test_small_and_dull_inputs_have_answers(pre: Any) -> None:
     assert np.linalg.norm((pre | RandEigen(f=0))(plain) - plain.mean(axis=0)) < 0.5
 
 
-def test_the_more_fearful_part_speaks_for_both() -> None:
+def test_the_larger_f_of_the_two_stages_counts() -> None:
     rows = rows_of(20, 30)
     assert aggregate(rows, rule=NNM(f=4) | RandEigen(f=2)).f == 4
     assert aggregate(rows, rule=NNM(f=1) | RandEigen(eps=0.2)).f == 4
     assert aggregate(rows, rule=ARC(eps=0.3) | Clipping(2.0) | Mean()).f == 6
 
 
-def test_buckets_that_liars_could_hold_half_of_are_refused() -> None:
+def test_buckets_that_byzantine_rows_could_hold_half_of_are_refused() -> None:
     rows = rows_of(12, 30)
     with pytest.raises(BadFraction, match=r"makes 4 buckets of 12 rows, and f=2.*s of at most 2"):
         (Bucketing(3) | RandEigen(f=2))(rows)

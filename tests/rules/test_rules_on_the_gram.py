@@ -74,12 +74,12 @@ every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY.keys())
 
 
 @every
-def test_weights_are_weights_and_the_facts_are_told(make: Make) -> None:
+def test_weights_are_weights_and_the_facts_are_reported(make: Make) -> None:
     rule = make(F)
-    told = run(attacked(), rule, seed=0)
-    assert (told.weights >= 0).all()
-    assert told.weights.sum() == pytest.approx(1)
-    assert told.bias_bound >= 0
+    result = run(attacked(), rule, seed=0)
+    assert (result.weights >= 0).all()
+    assert result.weights.sum() == pytest.approx(1)
+    assert result.bias_bound >= 0
     facts = type(rule).facts  # type: ignore[attr-defined]
     assert isinstance(facts, Facts)
     assert all(facts)
@@ -165,9 +165,9 @@ def test_most_rows_equal_gives_that_row(make: Make) -> None:
 def test_a_row_that_is_not_finite_is_as_good_as_absent(make: Make, bad: float, dtype: Any) -> None:
     rows = cloud(dtype=dtype)
     rows[-1, 3] = bad
-    told = run(rows, make(F), seed=0)
-    assert told.weights[-1] == 0
-    np.testing.assert_allclose(told.mean, run(rows[:-1], make(F - 1), seed=0).mean, rtol=1e-5, atol=1e-6)
+    result = run(rows, make(F), seed=0)
+    assert result.weights[-1] == 0
+    np.testing.assert_allclose(result.mean, run(rows[:-1], make(F - 1), seed=0).mean, rtol=1e-5, atol=1e-6)
 
 
 @every
@@ -186,7 +186,7 @@ def test_far_rows_do_no_more_than_near_ones(make: Make, far: float, dtype: Any, 
 
 
 def test_clipping_hides_nothing_about_the_others_behind_a_row_at_1e30() -> None:
-    """What a clipped row adds depends on its direction alone, so 1e6 and 1e30 out are the same lie."""
+    """What a clipped row adds depends on its direction alone, so 1e6 and 1e30 out have the same effect."""
     near, far = cloud(), cloud()
     near[-1], far[-1] = 1e7, 1e30
     for rule in (CenteredClipping(tau=3.0), CenteredClipping(f=1), NormClipping(f=1), GeometricMedian(f=1)):
@@ -197,8 +197,8 @@ def test_clipping_hides_nothing_about_the_others_behind_a_row_at_1e30() -> None:
 @every
 def test_the_answer_is_that_of_the_weights_and_scale(make: Make) -> None:
     rows = attacked()
-    told = run(rows, make(F), seed=0)
-    np.testing.assert_allclose(told.mean, told.verdict.scale * told.weights @ rows, rtol=1e-9)
+    result = run(rows, make(F), seed=0)
+    np.testing.assert_allclose(result.mean, result.verdict.scale * result.weights @ rows, rtol=1e-9)
 
 
 @every
@@ -206,18 +206,18 @@ def test_rounds_are_bounded(make: Make) -> None:
     rows = np.random.default_rng(2).standard_cauchy((60, 80))
     start = time.perf_counter()
     if not isinstance(make(0), SMEA):
-        told = run(rows, make(12), seed=0)
-        assert told.verdict.rounds <= 60
+        result = run(rows, make(12), seed=0)
+        assert result.verdict.rounds <= 60
     assert time.perf_counter() - start < 10
 
 
 def test_mass_given_by_the_caller_counts() -> None:
-    rows, mass = cloud(), np.r_[np.full(6, 2.0), np.ones(6)]
+    rows, claimed = cloud(), np.r_[np.full(6, 2.0), np.ones(6)]
     for make in (lambda: MultiKrum(f=0), lambda: MDA(f=0), lambda: CAF(f=0), lambda: DnC(f=0)):
-        told = run(rows, make(), seed=0, row_weights=mass)
-        np.testing.assert_allclose(told.weights, mass / mass.sum())
-    told = run(rows, Krum(f=0), seed=0, row_weights=[0.0, *np.ones(N - 1)])
-    assert told.weights[0] == 0
+        result = run(rows, make(), seed=0, row_weights=claimed)
+        np.testing.assert_allclose(result.weights, claimed / claimed.sum())
+    result = run(rows, Krum(f=0), seed=0, row_weights=[0.0, *np.ones(N - 1)])
+    assert result.weights[0] == 0
 
 
 # What the rules refuse
@@ -347,9 +347,9 @@ def test_fltrust_sees_the_direction_of_a_row_at_1e30() -> None:
 def test_fltrust_stands_alone_when_nobody_agrees() -> None:
     rows = -np.ones((5, 8))
     rows[0] = 1
-    told = run(rows, FLTrust(f=1))
-    np.testing.assert_array_equal(told.mean, rows[0])
-    assert "no other row" in told.verdict.notes[0]
+    result = run(rows, FLTrust(f=1))
+    np.testing.assert_array_equal(result.mean, rows[0])
+    assert "no other row" in result.verdict.notes[0]
 
 
 # Centres
@@ -374,16 +374,16 @@ def test_centres_agree_with_byzfl(byzfl: Any, seed: int, d: int) -> None:
 @pytest.mark.parametrize("d", [1, 2, 50])
 def test_the_geometric_median_has_the_least_sum_of_distances(n: int, d: int) -> None:
     rows = np.random.default_rng(n + d).standard_t(2, (n, d))
-    told = run(rows, GeometricMedian(), seed=0)
+    result = run(rows, GeometricMedian(), seed=0)
 
     def cost(point: np.ndarray) -> float:
         return float(np.linalg.norm(rows - point, axis=1).sum())
 
-    least = cost(told.mean)
+    least = cost(result.mean)
     steps = (
         np.random.default_rng(0).standard_normal((200, d)) * 10.0 ** np.arange(-6, 1).repeat(29)[:200, None]
     )
-    assert all(least <= cost(told.mean + step) * (1 + 1e-6) for step in steps)
+    assert all(least <= cost(result.mean + step) * (1 + 1e-6) for step in steps)
     assert all(least <= cost(row) * (1 + 1e-6) for row in rows)
 
 
@@ -435,13 +435,13 @@ def diameter(rows: np.ndarray, some: tuple[int, ...]) -> float:
     return float(((rows[list(some)][:, None] - rows[list(some)]) ** 2).sum(axis=-1).max())
 
 
-def widest(rows: np.ndarray, some: tuple[int, ...]) -> float:
+def top_variance(rows: np.ndarray, some: tuple[int, ...]) -> float:
     centred = rows[list(some)] - rows[list(some)].mean(axis=0)
     return float(np.linalg.norm(centred, 2))
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(("rule", "size"), [(MDA, diameter), (SMEA, widest)])
+@pytest.mark.parametrize(("rule", "size"), [(MDA, diameter), (SMEA, top_variance)])
 def test_the_best_subset_is_found(seed: int, rule: Any, size: Callable[..., float]) -> None:
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(5, 12)), int(rng.choice([1, 2, 30]))
@@ -480,16 +480,16 @@ def test_smea_drops_rows_at_1e20_where_byzfl_selects_them() -> None:
 
 
 @pytest.mark.parametrize("d", [2, 1000])
-def test_mda_of_30_rows_with_6_liars_is_practical_where_byzfl_runs_out_of_memory(d: int) -> None:
+def test_mda_of_30_rows_with_6_byzantine_rows_is_practical_where_byzfl_runs_out_of_memory(d: int) -> None:
     rows = cloud(30, d)
     rows[-6:] += 2
     start = time.perf_counter()
-    told = run(rows, MDA(f=6), seed=0)
+    result = run(rows, MDA(f=6), seed=0)
     assert time.perf_counter() - start < 1.0
-    assert told.kept.sum() == 24
+    assert result.kept.sum() == 24
 
 
-def test_smea_of_20_rows_with_4_liars_is_practical() -> None:
+def test_smea_of_20_rows_with_4_byzantine_rows_is_practical() -> None:
     rows = cloud(20, 300)
     start = time.perf_counter()
     assert run(rows, SMEA(f=4), seed=0).kept.sum() == 16
@@ -537,9 +537,9 @@ def test_caf_returns_when_rows_are_at_1e8_where_byzfl_hangs(far: float, count: i
     rows[-1] = far
     if count == 2:
         rows[-2] = -far
-    told = run(rows, CAF(f=2), seed=0)
-    assert told.verdict.rounds <= N
-    assert np.linalg.norm(told.mean - rows[:-count].mean(axis=0)) < 2
+    result = run(rows, CAF(f=2), seed=0)
+    assert result.verdict.rounds <= N
+    assert np.linalg.norm(result.mean - rows[:-count].mean(axis=0)) < 2
 
 
 def test_caf_is_not_poisoned_at_1e10_in_float32_where_byzfl_returns_the_poisoned_mean() -> None:

@@ -84,11 +84,11 @@ def test_the_verdict_says_whether_the_point_is_exact() -> None:
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
-@pytest.mark.parametrize("wild", [np.nan, np.inf, 1e30, 1e100])
-def test_wild_rows_hardly_move_the_deepest_point(d: int, wild: float) -> None:
+@pytest.mark.parametrize("extreme", [np.nan, np.inf, 1e30, 1e100])
+def test_extreme_rows_hardly_move_the_deepest_point(d: int, extreme: float) -> None:
     rows = rows_of(30, d)
     honest = rows[3:].mean(axis=0)
-    rows[:3] = wild
+    rows[:3] = extreme
     assert np.linalg.norm(TukeyMedian(f=3)(rows) - honest) < 1
 
 
@@ -146,7 +146,7 @@ def test_the_programme_finds_the_least_variance() -> None:
     assert best.sum() == pytest.approx(1)
     assert best.max() <= cap * (1 + 1e-6)
 
-    def widest(weights: np.ndarray) -> float:
+    def top_variance(weights: np.ndarray) -> float:
         return float(np.linalg.eigvalsh((points.T * weights) @ points)[-1])
 
     rng = np.random.default_rng(0)
@@ -154,12 +154,12 @@ def test_the_programme_finds_the_least_variance() -> None:
         other = np.zeros(12)
         other[rng.permutation(12)[:9]] = cap
         mix = rng.random()
-        assert widest(best) <= widest(mix * best + (1 - mix) * other) * (1 + 1e-6)
+        assert top_variance(best) <= top_variance(mix * best + (1 - mix) * other) * (1 + 1e-6)
 
 
 @needs_solver
 @pytest.mark.parametrize("d", [3, 200])
-def test_the_programme_finds_the_liars(d: int) -> None:
+def test_the_programme_finds_the_byzantine_rows(d: int) -> None:
     rows = rows_of(25, d, np.float32)
     rows[:4] += 3
     result = aggregate(rows, rule=Semidefinite(f=4), seed=0)
@@ -171,11 +171,11 @@ def test_the_programme_finds_the_liars(d: int) -> None:
 
 
 @needs_solver
-@pytest.mark.parametrize("wild", [np.nan, np.inf, 1e30])
-def test_the_programme_survives_wild_rows(wild: float) -> None:
+@pytest.mark.parametrize("extreme", [np.nan, np.inf, 1e30])
+def test_the_programme_survives_extreme_rows(extreme: float) -> None:
     rows = rows_of(20, 10)
     honest = rows[2:].mean(axis=0)
-    rows[:2] = wild
+    rows[:2] = extreme
     result = aggregate(rows, rule=Semidefinite(f=3), seed=0)
     assert np.linalg.norm(result.mean - honest) < 1
     assert not result.kept[:2].any()
@@ -242,11 +242,11 @@ def _geometry(rows: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize("rule", CHUNKED)
-@pytest.mark.parametrize("wild", [np.nan, np.inf, 1e30])
-def test_wild_rows_do_not_spoil_chunks(rule: Any, wild: float) -> None:
+@pytest.mark.parametrize("extreme", [np.nan, np.inf, 1e30])
+def test_extreme_rows_do_not_spoil_chunks(rule: Any, extreme: float) -> None:
     rows = rows_of(20, 300, np.float32)
     honest = rows[2:].mean(axis=0)
-    rows[0], rows[1, 100:] = wild, wild
+    rows[0], rows[1, 100:] = extreme, extreme
     result = aggregate(rows, rule=rule(f=3, sigma=1.0, chunk=100), seed=0)
     assert np.linalg.norm(result.mean - honest) < 6
     assert np.linalg.norm(result.mean - honest) <= result.bias_bound * (1 + 1e-6)

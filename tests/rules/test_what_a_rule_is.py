@@ -88,7 +88,7 @@ def test_a_rule_without_a_decision_is_none() -> None:
             aggregate(rows_of(), rule=thing)  # type: ignore[arg-type]
 
 
-def test_a_rule_that_asks_for_more_than_it_said_is_told_what_to_say() -> None:
+def test_a_rule_that_asks_for_more_than_it_said_gets_an_error_on_what_to_declare() -> None:
     assert aggregate(rows_of(), rule=Heedless(f=2)).bias_bound > 0  # where all is measured, all is there
     with pytest.raises(randeigen.RandEigenError, match=r"statistic\(\) return Statistic.NORMS"):
         Heedless(f=2)(rows_of())
@@ -96,7 +96,7 @@ def test_a_rule_that_asks_for_more_than_it_said_is_told_what_to_say() -> None:
 
 @pytest.mark.parametrize("name", [name for name in RULES if rule_class(name).by_column])
 def test_rules_without_row_weights_say_so(name: str) -> None:
-    given: dict[str, Any] = {told: 4.0} if (told := rule_class(name).known_variance) else {}
+    given: dict[str, Any] = {parameter: 4.0} if (parameter := rule_class(name).known_variance) else {}
     rule, rows = RULES[name](f=2, **given), rows_of()
     for each in (rule, rules.NNM(f=2) | rule):
         result = aggregate(rows, rule=each, seed=0)

@@ -1,4 +1,4 @@
-"""The demonstration shows what it claims: the plain mean breaks, ours holds, and a page tells it all."""
+"""The demonstration shows what it claims: the plain mean breaks, ours holds, and a page shows it all."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Shown:
     """A short demonstration, run once."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "examples.demo", "--into", str(folder), "--rounds", str(rounds)],
             capture_output=True,
             text=True,
             env={**os.environ, "COLUMNS": "80"},
         )
-        self.folder, self.code, self.said, self.progress = folder, told.returncode, told.stdout, told.stderr
+        self.folder, self.code, self.said, self.progress = folder, done.returncode, done.stdout, done.stderr
         self.page = (folder / "report.html").read_text()
 
 
@@ -74,7 +74,7 @@ def test_the_files_of_byzantine_clients_are_what_is_left_out(shown: Shown) -> No
     assert all("byzantine" in name for name in left)
 
 
-def test_it_tells_how_far_it_is_while_it_trains(shown: Shown) -> None:
+def test_it_shows_how_far_it_is_while_it_trains(shown: Shown) -> None:
     assert shown.progress.count("round   1/2") == len(demo.ATTACKS) * len(demo.RULES)
 
 
@@ -112,17 +112,17 @@ def test_the_whole_of_it_takes_two_minutes_at_most_and_shows_what_it_claims(tmp_
         )
         for attack in demo.ATTACKS
     }
-    calm, spoilt, door = ends.values()
-    assert calm["mean"].accuracy > 0.93
-    assert spoilt["mean"].accuracy < 0.3
-    assert spoilt["randeigen"].accuracy > calm["mean"].accuracy - 0.02
-    assert door["mean"].asr > 0.8
-    assert door["randeigen"].asr < 0.03
-    assert door["randeigen"].accuracy > calm["mean"].accuracy - 0.02
+    unattacked, untargeted, backdoor = ends.values()
+    assert unattacked["mean"].accuracy > 0.93
+    assert untargeted["mean"].accuracy < 0.3
+    assert untargeted["randeigen"].accuracy > unattacked["mean"].accuracy - 0.02
+    assert backdoor["mean"].asr > 0.8
+    assert backdoor["randeigen"].asr < 0.03
+    assert backdoor["randeigen"].accuracy > unattacked["mean"].accuracy - 0.02
 
 
 @pytest.mark.parametrize("module", ["sklearn.datasets", "matplotlib.figure", "randeigen.cli.app", "torch"])
-def test_a_missing_extra_is_told_not_raised(
+def test_a_missing_extra_is_reported_not_raised(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for loaded in [name for name in sys.modules if name.startswith("randeigen.lab")]:
@@ -132,7 +132,7 @@ def test_a_missing_extra_is_told_not_raised(
     assert re.search(r"install '?randeigen\[\w+\]", capsys.readouterr().err)
 
 
-def test_a_place_that_cannot_be_written_is_told_not_raised(
+def test_a_folder_that_cannot_be_written_is_reported_not_raised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""The study grid tells the truth about a rule, and the default holds on it what the documents say."""
+"""The study grid measures rules correctly, and the default holds on it what the documents say."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class TestTheDefault:
             same = on_gram(lambda eps: SoftFilter().weigh)(cell.rows, cell.eps, cell.rng()).weights
             np.testing.assert_allclose(same, ours, atol=1e-9)
 
-    def test_the_front_door_gives_the_same_weights(self, cells: list[Setting]) -> None:
+    def test_aggregate_gives_the_same_weights(self, cells: list[Setting]) -> None:
         for cell in few(cells):
             ours = default(cell.rows, cell.eps, cell.rng()).weights
-            door = randeigen.aggregate(cell.rows, eps=cell.eps, geometry="gram").weights
-            np.testing.assert_allclose(door, ours, atol=1e-6)
+            through_aggregate = randeigen.aggregate(cell.rows, eps=cell.eps, geometry="gram").weights
+            np.testing.assert_allclose(through_aggregate, ours, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -101,7 +101,7 @@ def test_clouds_are_n_finite_rows_and_repeat_with_their_coins(cloud: str) -> Non
     assert not np.array_equal(one, CLOUDS[cloud](40, np.random.default_rng(2)))
 
 
-def test_a_setting_puts_the_honest_mean_at_0_and_the_liars_last() -> None:
+def test_a_setting_puts_the_honest_mean_at_0_and_the_byzantine_rows_last() -> None:
     cell = setting("isotropic", 0.2, "far", GRID_ATTACKS["far"], 0)
     assert (cell.h, cell.f, len(cell.rows)) == (80, 20, 100)
     np.testing.assert_allclose(cell.rows[:80].mean(axis=0), 0, atol=1e-12)

@@ -20,7 +20,7 @@ from studies.federations import BACKDOORS, RULES, Cell, cells, findings, longest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def played(cell: Cell, accuracy: list[float], asr: float | None = None, own: float = 0.01) -> dict[str, Any]:
+def a_run(cell: Cell, accuracy: list[float], asr: float | None = None, own: float = 0.01) -> dict[str, Any]:
     rows = [
         {"round": t + 1, "accuracy": a, "asr": asr, "liars": 20, "weight_corrupt": 0.1, "own": {"dfba": own}}
         for t, a in enumerate(accuracy)
@@ -29,8 +29,8 @@ def played(cell: Cell, accuracy: list[float], asr: float | None = None, own: flo
 
 
 def judged(rule: str, attack: str, accuracy: float, asr: float | None = None) -> bool | None:
-    base = played(Cell("mnist", "none", "mean", rounds=3), [0.5, 0.9, 0.99])
-    runs = [base, played(Cell("mnist", attack, rule, rounds=2), [0.5, accuracy], asr)]
+    base = a_run(Cell("mnist", "none", "mean", rounds=3), [0.5, 0.9, 0.99])
+    runs = [base, a_run(Cell("mnist", attack, rule, rounds=2), [0.5, accuracy], asr)]
     return findings(runs)[-1].kept
 
 
@@ -57,10 +57,10 @@ def test_a_claim_can_hold_and_fail(
 
 
 def test_a_cell_without_its_unattacked_mean_is_not_judged() -> None:
-    short = played(Cell("mnist", "none", "mean", rounds=1), [0.9])
-    other = played(Cell("fashion-mnist", "none", "mean", rounds=9), [0.9] * 9)
+    short = a_run(Cell("mnist", "none", "mean", rounds=1), [0.9])
+    other = a_run(Cell("fashion-mnist", "none", "mean", rounds=9), [0.9] * 9)
     assert [
-        f.cell.data for f in findings([short, other, played(Cell("mnist", "tma", "mean", rounds=2), [0, 0])])
+        f.cell.data for f in findings([short, other, a_run(Cell("mnist", "tma", "mean", rounds=2), [0, 0])])
     ] == [
         "mnist",
         "fashion-mnist",
@@ -83,20 +83,20 @@ def test_slow_attacks_and_rules_may_have_fewer_rounds() -> None:
 
 def test_the_table_says_which_rule_had_fewer_rounds() -> None:
     runs = [
-        played(Cell("mnist", "none", "mean", rounds=2), [0.5, 0.9]),
-        played(Cell("mnist", "tma", "mean", rounds=2), [0.5, 0.1]),
-        played(Cell("mnist", "tma", "filtering", rounds=1), [0.4]),
+        a_run(Cell("mnist", "none", "mean", rounds=2), [0.5, 0.9]),
+        a_run(Cell("mnist", "tma", "mean", rounds=2), [0.5, 0.1]),
+        a_run(Cell("mnist", "tma", "filtering", rounds=1), [0.4]),
     ]
     assert "| tma | 2 | 90.0 | 10.0 | 40.0 (1) |  |" in table(findings(runs))
 
 
-def test_of_attacks_among_unlike_clients_nothing_is_claimed_but_the_honest_mean_is_told() -> None:
+def test_of_attacks_among_unlike_clients_nothing_is_claimed_but_the_honest_mean_is_shown() -> None:
     partition = "dirichlet-0.3"
     runs = [
-        played(Cell("mnist", "none", "mean", partition, 1), [0.9]),
-        played(Cell("mnist", "honest", "mean", partition, 1), [0.8], own=0.02),
-        played(Cell("mnist", "dfba", "randeigen", partition, 1), [0.5], 0.9),
-        played(Cell("mnist", "none", "randeigen", partition, 1), [0.89]),
+        a_run(Cell("mnist", "none", "mean", partition, 1), [0.9]),
+        a_run(Cell("mnist", "honest", "mean", partition, 1), [0.8], own=0.02),
+        a_run(Cell("mnist", "dfba", "randeigen", partition, 1), [0.5], 0.9),
+        a_run(Cell("mnist", "none", "randeigen", partition, 1), [0.89]),
     ]
     found = {(one.cell.attack, one.cell.rule): one for one in findings(runs)}
     assert found["dfba", "randeigen"].kept is None
@@ -106,15 +106,15 @@ def test_of_attacks_among_unlike_clients_nothing_is_claimed_but_the_honest_mean_
 
 
 def test_an_attacks_own_rate_is_the_one_last_taken() -> None:
-    base = played(Cell("mnist", "none", "mean", rounds=3), [0.5, 0.6, 0.7])
+    base = a_run(Cell("mnist", "none", "mean", rounds=3), [0.5, 0.6, 0.7])
     base["history"][0]["own"], base["history"][1]["own"] = {"dfba": 0.3}, {}
-    (found,) = findings([base, played(Cell("mnist", "dfba", "mean", rounds=2), [0.5, 0.5], 0.9)])[1:]
+    (found,) = findings([base, a_run(Cell("mnist", "dfba", "mean", rounds=2), [0.5, 0.5], 0.9)])[1:]
     assert found.own == 0.3
 
 
 def test_of_two_runs_of_a_cell_the_longer_counts() -> None:
-    short, long = (played(Cell("mnist", "tma", "mean", rounds=k), [0.1] * k) for k in (1, 2))
-    other = played(Cell("mnist", "tma", "filtering", rounds=1), [0.1])
+    short, long = (a_run(Cell("mnist", "tma", "mean", rounds=k), [0.1] * k) for k in (1, 2))
+    other = a_run(Cell("mnist", "tma", "filtering", rounds=1), [0.1])
     assert longest([long, short, other]) == [long, other]
 
 
@@ -122,15 +122,15 @@ def test_the_documents_tables_are_the_records() -> None:
     federations = json.loads((ROOT / "results" / "federations.json").read_text())
     unlike = json.loads((ROOT / "results" / "unlike.json").read_text())
     study = runpy.run_path(str(ROOT / "benchmarks" / "backdoors_among_unlike_clients.py"))
-    told = {"federations": table(findings(federations["cells"])), "unlike": study["table"](unlike["cases"])}
+    tables = {"federations": table(findings(federations["cells"])), "unlike": study["table"](unlike["cases"])}
     page = (ROOT / "docs" / "laboratory.md").read_text()
-    assert redrawn(page, told) == page, "run the benchmarks with --collect and --redraw"
+    assert redrawn(page, tables) == page, "run the benchmarks with --collect and --redraw"
 
 
 def test_the_table_prints_misses_in_bold() -> None:
-    base = played(Cell("mnist", "none", "mean", rounds=1), [0.9])
-    lost = played(Cell("mnist", "dfba", "randeigen", rounds=1), [0.9], 0.5)
-    assert "| dfba | 1 | 90.0 / 1.0 |  |  | **90.0 / 50.0** |" in table(findings([base, lost]))
+    base = a_run(Cell("mnist", "none", "mean", rounds=1), [0.9])
+    missed = a_run(Cell("mnist", "dfba", "randeigen", rounds=1), [0.9], 0.5)
+    assert "| dfba | 1 | 90.0 / 1.0 |  |  | **90.0 / 50.0** |" in table(findings([base, missed]))
 
 
 @pytest.mark.parametrize("active", [[5] * 9, [100, 90, 71, 69, 40, 3, 1], [1]])
