@@ -17,10 +17,9 @@ import numpy as np
 
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
-from randeigen.certificate import certify
-from randeigen.column_combiners import as_combiner
+from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
+from randeigen.column_combiners import WithDistanceToMean, as_combiner
 from randeigen.combine import NeedsFullPass, RowSizes, combine, merge_columns
-from randeigen.diagnostics import WithDistanceToMean, cut_together, distance_to_mean, note_on
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
 from randeigen.geometry.partial import measure_partly
