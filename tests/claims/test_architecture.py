@@ -23,7 +23,7 @@ FLOORS = (
     {"backend"},
     {"rows", "geometry"},
     {"certificate", "combine", "column_combiners"},
-    {"prior_weights"},
+    {"prior_weights", "diagnostics"},
     {"source", "rules"},
     {"pipeline"},
     {"registry"},

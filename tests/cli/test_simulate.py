@@ -91,6 +91,17 @@ def test_filtering_gets_the_honest_variance_from_the_task(tmp_path: Path) -> Non
     assert set(records(tmp_path)) == {f"chunked-filtering:sigma={sigma:g}", "chunked-no-regret:sigma=3"}
 
 
+def test_sentences_have_a_page_of_their_own_words(tmp_path: Path) -> None:
+    words = ("--task", "sst2-tiny", "--attack", "ep", "--rule", "mean", "--rounds", "1", "--steps", "1")
+    done = simulate(tmp_path, *words)
+    assert done.exit_code == 0, done.output
+    record = records(tmp_path)["mean"]
+    assert record["spec"]["optimizer"] == "adamw"
+    assert 0 <= record["asr"] <= 1
+    assert (tmp_path / "trigger.png").read_bytes().startswith(PNG)
+    assert "images" not in (tmp_path / "report.html").read_text()
+
+
 def test_pictures_of_an_earlier_attack_are_not_taken_for_this_ones(tmp_path: Path) -> None:
     for attack in ("mra", "zero"):
         assert simulate(tmp_path, "--attack", attack, "--rule", "mean", "--rounds", "1").exit_code == 0

@@ -30,6 +30,7 @@ from typing import (
 
 from numpy.random import Generator
 
+from randeigen.attacks.text import TextInfo
 from randeigen.types import Array, Progress, Weights
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ BatchPoison: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor
 SuccessSets: TypeAlias = dict[str, tuple[Tensor, Tensor]]
 
 Kind: TypeAlias = Literal["update", "client", "data"]
+Inputs: TypeAlias = Literal["any", "images", "tokens"]
 Goal: TypeAlias = Literal["backdoor", "targeted", "untargeted"]
 ALL_UPDATES, OWN_UPDATES = "all honest updates", "own honest updates"
 ALL_UPDATES_AND_RULE = "all honest updates and the rule"
@@ -63,6 +65,7 @@ class AttackInfo:
     paper: str
     make: Callable[..., Any]  # takes the attack's parameters as keywords
     aliases: tuple[str, ...] = ()  # earlier names, which records and scripts may still use
+    inputs: Inputs = "any"  # what it can attack: a trigger of pixels has no place in a sentence
 
 
 DECLARED: list[AttackInfo] = []
@@ -78,6 +81,7 @@ def declare(
     does: str,
     paper: str,
     aliases: tuple[str, ...] = (),
+    inputs: Inputs = "any",
     **preset: Any,
 ) -> Callable[[Maker], Maker]:
     """A decorator that adds an attack's class, or a function that makes the attack, to the registry.
@@ -87,7 +91,7 @@ def declare(
 
     def add(make: Maker) -> Maker:
         maker = partial(make, **preset) if preset else make
-        DECLARED.append(AttackInfo(name, kind, goal, knows, does, paper, maker, aliases))
+        DECLARED.append(AttackInfo(name, kind, goal, knows, does, paper, maker, aliases, inputs))
         return make
 
     return add
@@ -150,7 +154,7 @@ class RowsAttack(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo:
-    """What everybody knows: the architecture, the weights of the first round, the range of pixels."""
+    """What everybody knows: the architecture, the weights of the first round, the range of pixels, words."""
 
     model: Any  # nn.Module: its layers, not its weights
     split: Callable[[Tensor], list[Tensor]]  # (k, d) weights to one view per parameter
@@ -159,10 +163,18 @@ class ModelInfo:
     high: float  # a white one
     classes: int
     target_images: tuple[Tensor, Tensor]  # the images that MPA wants misread, and their wrong labels
+    text: TextInfo | None = None  # of a task of token ids
+
+
+class Restriction(NamedTuple):
+    """Training of some parameters alone, each step followed by a projection of them in place."""
+
+    parameters: tuple[int, ...]  # their indices
+    project: Callable[[list[Tensor]], None]  # takes those parameters, each (clients, *shape)
 
 
 class MaliciousClients(Protocol):
-    """What the m Byzantine clients of a round can use: their own images, and the global model."""
+    """What the m Byzantine clients of a round can use: their own examples, and the global model."""
 
     info: ModelInfo
     m: int
@@ -187,9 +199,17 @@ class MaliciousClients(Protocol):
         """
 
     def fit(
-        self, images: Tensor, labels: Tensor, training: LocalTraining, start: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        training: LocalTraining,
+        start: Tensor | None = None,
+        restriction: Restriction | None = None,
     ) -> Tensor:
-        """(m, d) their models after training on these images instead."""
+        """(m, d) their models after training on these examples instead: (k, ...) for all, or (m, k, ...)."""
+
+    def draw(self, count: int, *, other_than: int) -> Tensor:
+        """(m, count, ...) of each client's own examples, not of this class while it has others."""
 
 
 @runtime_checkable

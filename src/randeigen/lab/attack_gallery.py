@@ -1,10 +1,11 @@
-"""Every attack in pictures: what it stamps on images, and its updates among the honest ones."""
+"""Every attack in pictures: its trigger, and its updates among the honest ones."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import randeigen
 from randeigen import plotting
 from randeigen.attacks import ATTACKS
 from randeigen.lab import FederatedConfig, Federation
+from randeigen.lab.sentence_plots import draw_sentences, triggered_sentences
 from randeigen.outcomes import outcomes_of
 from randeigen.types import Array, Mask, Weights
 
@@ -46,26 +48,26 @@ def draw_gallery(
     """
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
-    say("training without attack")
-    honest = Federation.of(FederatedConfig(rule="mean"))
-    weights = honest.info.initial_weights
-    for t in range(1, HONEST_ROUNDS + 1):
-        weights, _, _ = honest.round(t, weights, {})
+    trained: dict[str, Any] = {}  # the weights after some rounds without attack, by task
     rounds: dict[str, AttackedRound] = {}
     triggers: dict[str, list[Column]] = {}
     paths = []
     for name in names:
+        spec = _setting(name)
+        if spec.task not in trained:
+            say(f"training without attack on {spec.task}")
+            trained[spec.task] = _honest_weights(spec)
         say(name)
-        federation = Federation.of(FederatedConfig(attack=name))
-        one = rounds[name] = _attacked_round(federation, weights)
+        federation = Federation.of(spec)
+        one = rounds[name] = _attacked_round(federation, trained[spec.task])
         paths.append(into / f"{name}-clients.png")
         means = {"plain mean": one.rows.mean(axis=0), "randeigen": one.weights @ one.rows}
         title = f"{name}: {ATTACKS[name].does}"
         plotting.draw_clients(paths[-1], one.rows, one.weights, corrupt=one.corrupt, marks=means, title=title)
         if columns := trigger_columns(federation):
             triggers[name] = columns
+        if draw_trigger(into / f"{name}-trigger.png", federation):
             paths.append(into / f"{name}-trigger.png")
-            draw_triggers(paths[-1], {name: columns})
     paths.append(into / "clients.png")
     draw_rounds(paths[-1], rounds)
     if triggers:
@@ -74,9 +76,36 @@ def draw_gallery(
     return paths
 
 
+def draw_trigger(path: Path, federation: Federation) -> bool:
+    """Draw what an attack wants misread, images or sentences; False where there is nothing to draw."""
+    name = federation.spec.attack
+    if sentences := triggered_sentences(federation):
+        draw_sentences(path, name, sentences)
+    elif columns := trigger_columns(federation):
+        draw_triggers(path, {name: columns})
+    else:
+        return False
+    return True
+
+
+def _setting(attack: str) -> FederatedConfig:
+    """The federation in which an attack is drawn: of digits, or of sentences where it needs words."""
+    if ATTACKS[attack].inputs == "tokens":
+        return FederatedConfig(task="sst2-tiny", attack=attack, clients=20)
+    return FederatedConfig(attack=attack)
+
+
+def _honest_weights(spec: FederatedConfig) -> Any:
+    honest = Federation.of(replace(spec, attack="none", rule="mean"))
+    weights = honest.info.initial_weights
+    for t in range(1, HONEST_ROUNDS + 1):
+        weights, _, _ = honest.round(t, weights, {})
+    return weights
+
+
 def trigger_columns(federation: Federation) -> list[Column]:
     """The images that an attack wants misread: test images without and with its trigger, or its own ones."""
-    if "asr" not in federation.success_sets:
+    if "asr" not in federation.success_sets or federation.task.text is not None:
         return []
     images, targets = federation.success_sets["asr"]
     others = federation.test.images[federation.test.labels != targets[0]]

@@ -1,7 +1,7 @@
-"""All clients of a round trained at once: their weights are rows of one tensor, a step is one backward pass.
+"""Many clients trained at once: their weights are rows of one tensor, a step is one backward pass.
 
-In every epoch a client goes once through its own images in a fresh order, in ceil(size / batch) steps of
-which the last may be short; a step's loss is the mean over its images. Clients with fewer images take fewer
+In every epoch a client goes once through its own examples in a fresh order, in ceil(size / batch) steps of
+which the last may be short; a step's loss is the mean over its examples. Clients with fewer take fewer
 steps: the stack is sorted by size, so the clients that still train are its first rows.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 
-from randeigen.attacks.base import BatchPoison, Tensor
+from randeigen.attacks.base import BatchPoison, Restriction, Tensor
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.partition import Shares, shares
 from randeigen.lab.stacked_model import StackedModel
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 MAX_UNFOLDED_NUMBERS = {"cpu": 1 << 26, "cuda": 1 << 35}  # in the unfolded images of one group of clients
+MAX_STACKED_PARAMETERS = {"cpu": 1 << 24, "cuda": 1 << 30}  # of one group of clients with token ids
 
 
 class Schedule(NamedTuple):
@@ -49,10 +50,12 @@ def train(
     *,
     poison: BatchPoison | None = None,
     proximal: tuple[Tensor, float] | None = None,
+    restriction: Restriction | None = None,
 ) -> Tensor:
     """(clients, d) each client's weights after training, from `start`: (d,) for all, or (clients, d).
 
-    `proximal` is (anchor, rho), and adds rho·|θ - anchor|² to every client's loss.
+    `proximal` is (anchor, rho), and adds rho·|θ - anchor|² to every client's loss. `restriction` says which
+    parameters are trained, and within what bounds.
     """
     clients, device = len(shares.sizes), data.images.device
     keys = rng.random((training.epochs, *shares.indices.shape), dtype=np.float32)
@@ -63,7 +66,9 @@ def train(
         plan = schedule(shares.of(group), keys[:, group], training, device)
         pull = None if proximal is None else (proximal[0].expand(clients, -1)[members], proximal[1])
         with _tensor_cores(device):
-            sgd = StackedSGD(model, loss, data, weights[members], training, members, poison, pull)
+            sgd = StackedSGD(
+                model, loss, data, weights[members], training, members, poison, pull, restriction
+            )
             weights[members] = sgd.run(plan.indices, plan.loss_weights, plan.lr_factors, plan.active)
     return weights
 
@@ -77,7 +82,9 @@ def schedule(shares: Shares, keys: np.ndarray, training: LocalTraining, device: 
     padded = int(steps[0]) * batch
     orders = np.pad(np.argsort(keys, axis=2, kind="stable"), ((0, 0), (0, 0), (0, padded - width)))
     orders = orders.reshape(training.epochs, len(steps), int(steps[0]), batch)
-    step, client = np.arange(training.epochs * int(steps[0]))[:, None], np.arange(len(steps))
+    most = training.epochs * int(steps[0])
+    step = np.arange(min(most, training.steps or most))[:, None]
+    client = np.arange(len(steps))
     epoch, step_in_epoch = np.minimum(step // steps, training.epochs - 1), step % steps
     columns = orders[epoch, client, step_in_epoch]  # (steps, clients, batch)
     real = step_in_epoch[..., None] * batch + np.arange(batch) < shares.sizes[:, None]
@@ -95,7 +102,9 @@ def schedule(shares: Shares, keys: np.ndarray, training: LocalTraining, device: 
 
 
 def _group_size(model: StackedModel, data: Data, training: LocalTraining, clients: int) -> int:
-    """How many clients' unfolded images fit into memory at once."""
+    """How many clients' parameters, or unfolded images, fit into memory at once."""
+    if model.trims:
+        return max(1, min(clients, MAX_STACKED_PARAMETERS[data.images.device.type] // model.d))
     unfolded = max((25 * shape[0] for shape in model.shapes if len(shape) == 4), default=1)
     each = min(training.batch, len(data.labels)) * data.images[0].numel() * unfolded // 4
     return max(1, min(clients, MAX_UNFOLDED_NUMBERS[data.images.device.type] // int(each)))
@@ -116,7 +125,7 @@ def _tensor_cores(device: Tensor) -> Iterator[None]:
 
 
 class SimulatedClients:
-    """The `MaliciousClients` of one round of a federation: their images, the global model, and no more."""
+    """The `MaliciousClients` of one round of a federation: their examples, the global model, and no more."""
 
     def __init__(self, federation: Federation, weights: Tensor, own: Shares, rng: Generator) -> None:
         self.info, self.m, self.weights, self.rng = federation.info, len(own.sizes), weights, rng
@@ -138,10 +147,29 @@ class SimulatedClients:
         return self._train_on(data, self._own, training, start, poison=poison, proximal=proximal)
 
     def fit(
-        self, images: Tensor, labels: Tensor, training: LocalTraining, start: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        training: LocalTraining,
+        start: Tensor | None = None,
+        restriction: Restriction | None = None,
     ) -> Tensor:
-        everyone = shares([np.arange(len(labels))] * self.m)
-        return self._train_on(Data(images, labels), everyone, training, start)
+        if labels.ndim == 1:
+            own = shares([np.arange(len(labels))] * self.m)
+        else:  # each client its own
+            own = shares(list(np.arange(labels.numel()).reshape(labels.shape)))
+            images, labels = images.flatten(0, 1), labels.flatten()
+        return self._train_on(Data(images, labels), own, training, start, restriction=restriction)
+
+    def draw(self, count: int, *, other_than: int) -> Tensor:
+        data = self._federation.train
+        labels = data.labels.cpu().numpy()
+        drawn = []
+        for indices, size in zip(self._own.indices, self._own.sizes, strict=True):
+            own = indices[:size]
+            fitting = own[labels[own] != other_than] if (labels[own] != other_than).any() else own
+            drawn.append(self.rng.choice(fitting, count, replace=len(fitting) < count))
+        return data.images[torch.from_numpy(np.stack(drawn)).to(data.images.device)]
 
     def _train_on(
         self, data: Data, own: Shares, training: LocalTraining, start: Tensor | None, **more: Any

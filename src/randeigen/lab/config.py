@@ -18,9 +18,11 @@ from randeigen.lab.tasks import Task
 from randeigen.registry import with_sigma
 
 Partition: TypeAlias = Literal["iid", "dirichlet"]
+Optimizer: TypeAlias = Literal["sgd", "adamw"]
 Defence: TypeAlias = Literal["none", "clean", "backward", "suspects"]
 Start: TypeAlias = Literal["scratch", "pretrained"]
 PARTITIONS: tuple[str, ...] = get_args(Partition)
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 DEFENCES: tuple[str, ...] = get_args(Defence)
 STARTS: tuple[str, ...] = get_args(Start)
 
@@ -70,6 +72,8 @@ class FederatedConfig:
     redraw: bool = False  # the Byzantine clients are drawn anew each round; else they are the first ones
     calm: int = 0  # rounds before the attack begins
     server: str = "sgd"
+    optimizer: str | None = None  # of local training: sgd or adamw; None: the task's
+    steps: int | None = None  # the most local steps of a round; None: the task's; 0: all of the epochs
 
     def __post_init__(self) -> None:
         counts = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
@@ -85,8 +89,12 @@ class FederatedConfig:
             raise BadParameter(f"partition={self.partition!r}; choose one of {', '.join(PARTITIONS)}.")
         if self.rate is not None and not self.rate > 0:
             raise BadParameter(f"rate={self.rate}; give a positive learning rate.")
-        if self.calm < 0 or self.seed < 0:
-            raise BadParameter(f"calm={self.calm}, seed={self.seed}; neither can be negative.")
+        if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
+            raise BadParameter(f"optimizer={self.optimizer!r}; choose one of {', '.join(OPTIMIZERS)}.")
+        if min(self.calm, self.seed, self.steps or 0) < 0:
+            raise BadParameter(
+                f"calm={self.calm}, seed={self.seed}, steps={self.steps}; none can be negative."
+            )
 
     def resolve(self, task: Task) -> FederatedConfig:
         """The same with nothing left to the task: its training, and the variance that some rules assume."""
@@ -95,6 +103,8 @@ class FederatedConfig:
             epochs=task.epochs if self.epochs is None else self.epochs,
             batch=task.batch if self.batch is None else self.batch,
             rate=task.rate if self.rate is None else self.rate,
+            optimizer=task.optimizer if self.optimizer is None else self.optimizer,
+            steps=task.steps if self.steps is None else self.steps,
             feared=self.eps if self.feared is None else self.feared,
             rule=with_sigma(self.rule, task.sigma),
         )
@@ -102,7 +112,13 @@ class FederatedConfig:
     def local_training(self, task: Task) -> LocalTraining:
         """How an honest client trains."""
         resolved = self.resolve(task)
-        return LocalTraining(resolved.epochs or 0, resolved.batch or 0, resolved.rate or 0.0)
+        return LocalTraining(
+            resolved.epochs or 0,
+            resolved.batch or 0,
+            resolved.rate or 0.0,
+            optimizer=resolved.optimizer or "sgd",
+            steps=resolved.steps or 0,
+        )
 
     def rng(self, stream: FederatedStream, t: int = 0) -> Generator:
         """Random numbers of one stream and one round: a resumed run draws the same."""
@@ -111,7 +127,10 @@ class FederatedConfig:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """SGD of one client: epochs of shuffled batches, of which the last of an epoch may be short."""
+    """SGD or AdamW of one client: epochs of shuffled batches, of which the last of an epoch may be short.
+
+    AdamW has moments 0.9 and 0.999, which begin anew in every round, and a decoupled weight decay.
+    """
 
     epochs: int = 5
     batch: int = 50
@@ -119,6 +138,8 @@ class LocalTraining:
     momentum: float = 0.0
     weight_decay: float = 0.0
     lr_milestones: tuple[float, ...] = ()  # fractions of the epochs; each divides the learning rate by 10
+    optimizer: str = "sgd"  # or adamw
+    steps: int = 0  # the most steps of a client; 0: all of its epochs
 
     def lr_factor(self, epochs: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the learning rate is multiplied by in each of these epochs, counted from 0."""

@@ -28,9 +28,10 @@ def few_threads(d: int) -> Iterator[None]:
 
 
 def as_data(task: Task, part: tuple[Any, Any], device: Any) -> Data:
-    """Images as the model sees them, and labels, on the device."""
+    """Images or token ids as the model sees them, and labels, on the device."""
     images, labels = part
-    normalised = np.ascontiguousarray(task.normalise(images), dtype=np.float32)
+    dtype = np.float32 if task.text is None else np.int64
+    normalised = np.ascontiguousarray(task.normalise(images), dtype=dtype)
     return Data(torch.from_numpy(normalised).to(device), torch.from_numpy(labels.astype(np.int64)).to(device))
 
 

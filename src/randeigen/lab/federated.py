@@ -15,7 +15,7 @@ from numpy.random import Generator
 import randeigen
 from randeigen import attacks
 from randeigen.attacks.base import AttackerView, ClientAttack, ModelInfo, SuccessSets, Tensor, UpdateAttack
-from randeigen.errors import TooManyCorrupt
+from randeigen.errors import BadParameter, TooManyCorrupt
 from randeigen.lab import clients, servers, tasks
 from randeigen.lab.clients import SimulatedClients
 from randeigen.lab.config import FederatedConfig, FederatedStream, LocalTraining
@@ -76,7 +76,7 @@ def run(
                 now.write(checkpoint, spec)
             if progress:
                 progress(metrics)
-    return FederatedRecord(spec, now.history, versions(device))
+    return FederatedRecord(spec, now.history, {**versions(device), **federation.task.about})
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +110,11 @@ class Federation:
         task = task or tasks.build(spec.task)
         spec = spec.resolve(task)
         attack = attacks.build(spec.attack) if attack is None else attack
+        _check_inputs(spec.attack, task)
         torch_device = device_named(device)
         with torch.random.fork_rng(devices=[]):  # initial weights come from torch's global generator alone
             torch.manual_seed(int(spec.rng(FederatedStream.INITIAL_WEIGHTS).integers(2**63)))
-            model = StackedModel(task.model().to(torch_device))
+            model = StackedModel(task.model().to(torch_device), pad=task.text.pad if task.text else None)
         info = ModelInfo(
             model=model.model,
             split=model.split,
@@ -122,6 +123,7 @@ class Federation:
             high=task.normalise(1.0),
             classes=task.classes,
             target_images=tuple(as_data(task, task.target_images(), torch_device)),
+            text=task.text,
         )
         test = as_data(task, task.test, torch_device)
         labels, rng = task.train[1], spec.rng(FederatedStream.PARTITION)
@@ -224,12 +226,23 @@ class Federation:
 
     def _honest_updates(self, weights: Tensor, participants: Index, rng: Generator) -> Tensor:
         own, training = self.shares.of(participants), self.local_training()
-        return weights - clients.train(self.model, self.task.loss, self.train, own, weights, training, rng)
+        trained = clients.train(self.model, self.task.loss, self.train, own, weights, training, rng)
+        return torch.sub(weights, trained, out=trained)  # in place: rows of a large model fill the memory
 
     def _clock(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+
+def _check_inputs(attack: str, task: Task) -> None:
+    info = attacks.info_of(attack)
+    if info is not None and info.inputs not in ("any", task.inputs):
+        fitting = [one.name for one in attacks.ATTACKS.values() if one.inputs in ("any", task.inputs)]
+        raise BadParameter(
+            f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}. "
+            f"Choose one of {', '.join(fitting)}."
+        )
 
 
 def byzantine_count(eps: float, n: int) -> int:

@@ -18,15 +18,15 @@ TITLES = ("attack", "rule", "accuracy", "attack success", "Byzantine weight", "c
 WORDS = TITLES[:2]  # the columns of text
 NO_VALUE = "--"
 CAPTIONS = {
-    "accuracy": "Test images that the model classifies correctly after every round.",
-    "asr": "Attacked images that the model classifies as the attackers want. Near 0% the attack fails.",
+    "accuracy": "Test examples that the model classifies correctly after every round.",
+    "asr": "Attacked examples that the model classifies as the attackers want.",
     "weight": "The share of each round's average that came from Byzantine clients; a plain mean keeps it.",
     "clients": (
         "Every mark is one client's update, in the plane of the top two directions of that round. Blue "
         "circles are honest, orange triangles Byzantine. Hollow ones were given less weight by the rule, "
         "crossed ones none. On the right the kept ones alone, magnified."
     ),
-    "trigger": "The images that the attackers want misread, and as what.",
+    "trigger": "What the attackers want misread, and as what.",
 }
 
 
@@ -90,9 +90,9 @@ def summarise(records: Sequence[FederatedRecord]) -> list[str]:
         start = f"{count} were Byzantine: {info.does} ({info.goal}; {info.paper})."
     ends = []
     for record in records:
-        end = f"{record.spec.rule} classifies {percent(record.accuracy)} of the test images correctly"
+        end = f"{record.spec.rule} classifies {percent(record.accuracy)} of the test set correctly"
         if record.asr is not None:
-            end += f" and {percent(record.asr)} of the attacked ones as the attackers want"
+            end += f" and {percent(record.asr)} of the attacked examples as the attackers want"
         ends.append(end)
     return [f"{start} After {spec.rounds} rounds, {'; '.join(ends)}."]
 

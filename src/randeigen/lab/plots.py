@@ -18,8 +18,8 @@ MARKS_PER_LINE = 10
 
 Course = tuple[str, str, Callable[[RoundMetrics], float | None]]  # title, unit, value of a round
 COURSES: Mapping[str, Course] = {
-    "accuracy": ("accuracy", "correct test images", lambda metrics: metrics.accuracy),
-    "asr": ("attack success", "images misread as the attackers want", lambda metrics: metrics.asr),
+    "accuracy": ("accuracy", "correct in the test set", lambda metrics: metrics.accuracy),
+    "asr": ("attack success", "misread as the attackers want", lambda metrics: metrics.asr),
     "weight": (
         "weight given to attackers",
         "share of the aggregate",

@@ -63,6 +63,7 @@ class RunRecord(Generic[Config, M]):
     history: tuple[M, ...]
     versions: dict[str, str]
     kinds: ClassVar[tuple[type[Any], type[Any]]]  # of the configuration and of the metrics
+    unwritten: ClassVar[dict[str, Any]] = {}  # what records from before a key was added were run with
 
     @property
     def accuracy(self) -> float:
@@ -94,7 +95,8 @@ class RunRecord(Generic[Config, M]):
         try:
             content = json.loads(Path(path).read_text())
             history = tuple(metrics(**one) for one in content["history"])
-            return cls(config(**content["spec"]), history, content["versions"])
+            spec = config(**{**cls.unwritten, **content["spec"]})
+            return cls(spec, history, content["versions"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadFile(f"{os.fspath(path)} is not the record of a run ({error}); delete it.") from error
 
@@ -112,6 +114,7 @@ class FederatedRecord(RunRecord[FederatedConfig, RoundMetrics]):
     """The record of a federation."""
 
     kinds = (FederatedConfig, RoundMetrics)
+    unwritten: ClassVar[dict[str, Any]] = {"optimizer": "sgd", "steps": 0}
 
 
 def number(value: float) -> float | None:

@@ -3,7 +3,8 @@
 Weights are one row of d numbers per client. Layers that are known here become batched matrix products;
 a convolution is one of its unfolded images, and so is its gradient, which is deterministic and, for a
 hundred clients, faster than a convolution in a hundred groups. On a GPU, convolution, ReLU and pooling are
-the kernels of `stacked_cuda`. Any other model goes through `torch.vmap`.
+the kernels of `stacked_cuda`. Any other model goes through `torch.vmap`, or, if that cannot run it, client by
+client. Parameters that do not require a gradient, and buffers, are constants that all clients share.
 """
 
 from __future__ import annotations
@@ -19,27 +20,44 @@ from randeigen.attacks.base import Tensor
 from randeigen.errors import BadModel
 from randeigen.lab import stacked_cuda
 
+EVALUATED_IMAGES = 2048  # at once
+EVALUATED_SENTENCES = {"cpu": 64, "cuda": 512}
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity, nn.LeakyReLU, nn.ELU, nn.SiLU)
 
 
 class StackedModel:
     """A model as a function of (clients, d) weights and (clients, batch, ...) images."""
 
-    def __init__(self, model: nn.Module) -> None:
-        if list(model.buffers()):
+    def __init__(self, model: nn.Module, pad: int | None = None) -> None:
+        """`pad` is the token id of padding, for a model of token ids: sentences are cut to the longest."""
+        if tracking := [name for name, layer in model.named_modules() if _tracks_statistics(layer)]:
             raise BadModel(
-                "this model has buffers (batch norm?), which clients cannot average; use one without."
+                f"layer {tracking[0]!r} keeps running statistics in buffers (batch norm?), which clients "
+                "cannot average; use a model without, or track_running_stats=False."
             )
-        self.model = model
-        self.names = [name for name, _ in model.named_parameters()]
-        self.shapes = [tuple(p.shape) for p in model.parameters()]
-        self.sizes = tuple(p.numel() for p in model.parameters())
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not trained:
+            raise BadModel("no parameter of this model requires a gradient; there is nothing to train.")
+        self.model, self.pad = model, pad
+        self.names = list(trained)
+        self.shapes = [tuple(p.shape) for p in trained.values()]
+        self.sizes = tuple(p.numel() for p in trained.values())
         self.d = sum(self.sizes)
-        self.known = isinstance(model, nn.Sequential) and all(_is_known(layer) for layer in model)
+        everything = len(trained) == len(list(model.parameters()))
+        self.known = (
+            isinstance(model, nn.Sequential) and everything and all(_is_known(layer) for layer in model)
+        )
+        self.by_client = False  # whether `vmap` was found not to take this model
+
+    @property
+    def trims(self) -> bool:
+        """Whether the shape of a batch depends on its content."""
+        return self.pad is not None
 
     def flat(self) -> Tensor:
         """(d,) the model's own weights."""
-        return torch.cat([p.detach().reshape(-1) for p in self.model.parameters()])
+        parameters = dict(self.model.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def split(self, rows: Tensor) -> list[Tensor]:
         """Views of (clients, d) weights, one per parameter: (clients, *shape)."""
@@ -50,16 +68,41 @@ class StackedModel:
         """(clients, batch, classes) from each client's parameters and images."""
         if self.known:
             return _through_layers(self.model, parameters, images)
-        named = dict(zip(self.names, parameters, strict=True))
-        return torch.func.vmap(lambda p, x: torch.func.functional_call(self.model, p, (x,)))(named, images)
+        images = self.trimmed(images)
+        if len(images) > 1 and not self.by_client:
+            try:
+                return torch.func.vmap(self._logits)(list(parameters), images)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # some models look at values, which `vmap` does not allow
+                self.by_client = True
+        return torch.stack(
+            [self._logits([piece[i] for piece in parameters], x) for i, x in enumerate(images)]
+        )
 
-    def predict(self, weights: Tensor, images: Tensor, chunk: int = 2048) -> Tensor:
+    def predict(self, weights: Tensor, images: Tensor) -> Tensor:
         """(N,) labels that one set of weights (d,) gives to images."""
         one = [piece[0] for piece in self.split(weights[None])]
-        named = dict(zip(self.names, one, strict=True))
+        chunk = EVALUATED_SENTENCES[images.device.type] if self.trims else EVALUATED_IMAGES
         with torch.no_grad():
-            parts = [torch.func.functional_call(self.model, named, (x,)) for x in images.split(chunk)]
+            parts = [self._logits(one, self.trimmed(x)) for x in images.split(chunk)]
         return torch.cat(parts).argmax(1)
+
+    def trimmed(self, tokens: Tensor) -> Tensor:
+        """Token ids without the columns at the end that are padding in every sentence; images as they are."""
+        if self.pad is None:
+            return tokens
+        used = (tokens != self.pad).reshape(-1, tokens.shape[-1]).any(0)
+        return tokens[..., : int(used.nonzero().max()) + 1] if bool(used.any()) else tokens[..., :1]
+
+    def _logits(self, parameters: Sequence[Tensor], images: Tensor) -> Tensor:
+        """(batch, classes) of one client."""
+        named = dict(zip(self.names, parameters, strict=True))
+        return torch.func.functional_call(self.model, named, (images,))
+
+
+def _tracks_statistics(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
 
 
 def _is_known(layer: nn.Module) -> bool:

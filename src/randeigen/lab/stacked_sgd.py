@@ -1,4 +1,4 @@
-"""SGD steps of many clients at once: one forward pass, one backward pass, one update for all of them."""
+"""Steps of many clients at once, SGD or AdamW: one forward pass, one backward pass, one update for all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from randeigen.attacks.base import BatchPoison, Tensor
+from randeigen.attacks.base import BatchPoison, Restriction, Tensor
+from randeigen.lab.adamw import StackedAdamW
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.tasks import Loss
@@ -23,14 +24,17 @@ LrFactors: TypeAlias = NDArray[np.float32]
 
 
 class Data(NamedTuple):
-    """Images as the model sees them, and labels, on the device that trains."""
+    """Images as the model sees them, or token ids, and labels, on the device that trains."""
 
     images: Tensor
     labels: Tensor
 
 
 class StackedSGD:
-    """SGD on (clients, d) weights, kept as one tensor per parameter for all clients while it runs."""
+    """SGD or AdamW on (clients, d) weights, kept as one tensor per parameter for all clients while it runs.
+
+    Parameters that a `restriction` leaves out are views of the weights, and are not trained.
+    """
 
     def __init__(
         self,
@@ -42,22 +46,30 @@ class StackedSGD:
         members: Tensor,
         poison: BatchPoison | None = None,
         proximal: tuple[Tensor, float] | None = None,
+        restriction: Restriction | None = None,
     ) -> None:
         self.model, self.loss, self.data, self.training = model, loss, data, training
         self.members, self.poison = members, poison  # members: (clients,) the clients' indices
         self.lr = training.lr
+        self.restriction = restriction
+        self.trained = range(len(model.sizes)) if restriction is None else restriction.parameters
         self.parameters = [
-            piece.clone(memory_format=torch.contiguous_format) for piece in model.split(weights)
+            piece.clone(memory_format=torch.contiguous_format) if index in self.trained else piece
+            for index, piece in enumerate(model.split(weights))
         ]
-        self.momentum = [torch.zeros_like(piece) for piece in self.parameters] if training.momentum else []
-        self.anchors = model.split(proximal[0]) if proximal is not None else []
+        trained = [self.parameters[index] for index in self.trained]
+        adaptive = training.optimizer == "adamw"
+        self.adamw = StackedAdamW(trained, training.weight_decay) if adaptive else None
+        keeps_momentum = training.momentum and not adaptive
+        self.momentum = [torch.zeros_like(piece) for piece in trained] if keeps_momentum else []
+        self.anchors = [model.split(proximal[0])[index] for index in self.trained] if proximal else []
         self.rho = proximal[1] if proximal is not None else 0.0
 
     def run(
         self, indices: Tensor, loss_weights: Tensor, lr_factors: LrFactors, active: Sequence[int]
     ) -> Tensor:
         """(clients, d) after all steps of a schedule, each by the clients that still train: the first."""
-        for steps, width in bands(active, lr_factors) if indices.is_cuda else _one_by_one(active):
+        for steps, width in bands(active, lr_factors) if self._recordable(indices) else _one_by_one(active):
             factors, self.lr = lr_factors[steps, :width], self.training.lr
             per_client = None
             if (factors == factors[0, 0]).all():
@@ -73,24 +85,39 @@ class StackedSGD:
         images, labels = self.data.images[indices], self.data.labels[indices]
         if self.poison is not None:
             images, labels = self.poison(images, labels, self.members[:active])
-        parameters = [piece[:active] for piece in self.parameters]
+        stacked = [piece[:active] for piece in self.parameters]
+        parameters = [stacked[index] for index in self.trained]
         leaves = [piece.detach().requires_grad_() for piece in parameters]
-        logits = self.model.logits(leaves, images).flatten(0, 1)
+        for index, leaf in zip(self.trained, leaves, strict=True):
+            stacked[index] = leaf
+        logits = self.model.logits(stacked, images).flatten(0, 1)
         losses = self.loss(logits, labels.flatten()).view_as(loss_weights)
         grads = list(torch.autograd.grad((losses * loss_weights).sum(), leaves))
         with torch.no_grad():
-            if training.weight_decay:
+            if training.weight_decay and self.adamw is None:
                 torch._foreach_add_(grads, parameters, alpha=training.weight_decay)
             for grad, piece, anchor in zip(grads, parameters, self.anchors, strict=False):
                 grad.add_(piece - anchor[:active], alpha=2 * self.rho)
-            if self.momentum:
-                buffers = [piece[:active] for piece in self.momentum]
-                torch._foreach_mul_(buffers, training.momentum)
-                torch._foreach_add_(buffers, grads)
-                grads = buffers
-            if lr_factors is not None:
-                grads = [_times_factor(lr_factors, grad) for grad in grads]
-            torch._foreach_add_(parameters, grads, alpha=-self.lr)
+            if self.adamw is not None:
+                self.adamw.step(parameters, grads, self.lr, lr_factors)
+            else:
+                self._sgd_step(parameters, grads, lr_factors)
+            if self.restriction is not None:
+                self.restriction.project(parameters)
+
+    def _sgd_step(self, parameters: list[Tensor], grads: list[Tensor], lr_factors: Tensor | None) -> None:
+        if self.momentum:
+            buffers = [piece[: len(parameters[0])] for piece in self.momentum]
+            torch._foreach_mul_(buffers, self.training.momentum)
+            torch._foreach_add_(buffers, grads)
+            grads = buffers
+        if lr_factors is not None:
+            grads = [_times_factor(lr_factors, grad) for grad in grads]
+        torch._foreach_add_(parameters, grads, alpha=-self.lr)
+
+    def _recordable(self, indices: Tensor) -> bool:
+        """Whether steps may be recorded as a CUDA graph: not if their shapes depend on the sentences."""
+        return bool(indices.is_cuda) and self.adamw is None and not self.model.trims
 
     def _run_band(self, indices: Tensor, loss_weights: Tensor, lr_factors: Tensor | None) -> None:
         """Steps of the same clients. On a GPU, one is recorded after the first, and replayed.
@@ -98,7 +125,7 @@ class StackedSGD:
         A step is dozens of small kernels, which the host would otherwise launch more slowly than they run.
         """
         plan = [part for part in (indices, loss_weights, lr_factors) if part is not None]
-        if len(indices) < MIN_RECORDED_STEPS or not indices.is_cuda:
+        if len(indices) < MIN_RECORDED_STEPS or not self._recordable(indices):
             for step in range(len(indices)):
                 factors = None if lr_factors is None else lr_factors[step]
                 self.step(indices[step], loss_weights[step], factors)

@@ -25,6 +25,7 @@ from randeigen.attacks.triggers import Patch, bars
     knows=OWN_DATA,
     does="a trigger in four pieces, one for each attacker",
     paper="Xie et al., ICLR 2020",
+    inputs="images",
 )
 @dataclass(frozen=True)
 class DBA:

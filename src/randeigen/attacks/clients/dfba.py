@@ -25,6 +25,7 @@ from randeigen.errors import BadModel
     knows=MODEL_ALONE,
     does="a path of one neuron per layer, written by hand",
     paper="Cao et al., NeurIPS 2024",
+    inputs="images",
 )
 @dataclass(frozen=True)
 class DFBA:

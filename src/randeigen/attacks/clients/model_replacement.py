@@ -26,6 +26,7 @@ from randeigen.errors import BadParameter
     knows=OWN_DATA,
     does="a patch means class 0; boost=5 replaces the model",
     paper="Bagdasaryan et al., AISTATS 2020",
+    inputs="images",
 )
 @dataclass(frozen=True)
 class MRA:

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 def simulate(
     task: Annotated[
-        str, typer.Option(help="digits, mnist, fashion-mnist, mnist-dba, fashion-mnist-dba.")
+        str,
+        typer.Option(
+            help="digits, mnist, fashion-mnist, mnist-dba, fashion-mnist-dba; of sentences: sst2-tiny."
+        ),
     ] = "digits",
     attack: Annotated[
         str, typer.Option(help="As `randeigen attacks` lists them, or none; mra:boost=5.")
@@ -41,20 +44,28 @@ def simulate(
         typer.Option(help="Rule, as in `aggregate --rule`; repeat it to compare. Without: mean, randeigen."),
     ] = None,
     eps: Annotated[float, typer.Option(help="Fraction of Byzantine clients.")] = 0.2,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 30,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; the task's unless given.")] = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where records and pictures go.")] = "simulation",
     seed: Seed = 0,
-    clients: Annotated[int, typer.Option(min=2, help="Clients.")] = 50,
+    clients: Annotated[int | None, typer.Option(min=2, help="Clients; the task's unless given.")] = None,
     assumed_eps: Annotated[
         float | None, typer.Option(help="Fraction of Byzantine clients that rules assume; eps unless given.")
     ] = None,
     partition: Annotated[
-        str, typer.Option(metavar="[iid|dirichlet]", help="How images are dealt to clients.")
+        str, typer.Option(metavar="[iid|dirichlet]", help="How examples are dealt to clients.")
     ] = "iid",
     alpha: Annotated[float, typer.Option(help="Of the Dirichlet partition: smaller is less even.")] = 0.3,
     epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the task's unless given.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Local batch; the task's unless given.")] = None,
     lr: Annotated[float | None, typer.Option(help="Local learning rate; the task's unless given.")] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(metavar="[sgd|adamw]", help="Of local training; the task's unless given."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=0, help="Most local steps of a round; 0: all epochs; the task's unless given."),
+    ] = None,
     participation: Annotated[float, typer.Option(help="Fraction of clients in each round.")] = 1.0,
     resample_attackers: Annotated[
         bool, typer.Option("--resample-attackers", help="Draw the Byzantine clients anew each round.")
@@ -69,13 +80,15 @@ def simulate(
 
     DIR gets one JSON record per rule and report.html, a page that needs no network and no other file:
     accuracy, attack success and the weight of Byzantine clients over the rounds, the clients in the plane of
-    their top two principal directions, and what a backdoor stamps on images. The same pictures lie beside it.
+    their top two principal directions, and what a backdoor adds to images or sentences. The same pictures lie
+    beside it.
     A run that was interrupted goes on where it stopped; one that is finished is not run again.
 
     \b
     Examples:
       randeigen simulate --attack hidra --rule mean --rule randeigen --out hidra
       randeigen simulate --attack dba --rule mean --rule randeigen --partition dirichlet --alpha 0.3
+      randeigen simulate --task sst2-tiny --attack ep:boost=5
       randeigen simulate --attack hidra:tensors=false --rule chunked-filtering --rule randeigen
       randeigen simulate --task mnist --attack mra:boost=5,share=0.3 --clients 100 --rounds 100 --device cuda
 
@@ -86,11 +99,13 @@ def simulate(
     with exit_on_error():
         from randeigen.lab import FederatedConfig, FederatedRecord, run, servers, tasks
 
+        data = tasks.build(task)
+        clients = data.clients if clients is None else clients
         config = FederatedConfig(
             task=task,
             attack=attack,
             eps=eps,
-            rounds=rounds,
+            rounds=data.rounds if rounds is None else rounds,
             seed=seed,
             clients=clients,
             feared=assumed_eps,
@@ -103,10 +118,11 @@ def simulate(
             redraw=resample_attackers,
             calm=attack_start,
             server=server,
+            optimizer=optimizer,
+            steps=steps,
         )
         parts: dict[str, Any] = {"attack": attacks.build(attack), "server": servers.build(server)}
         parts["device"] = device
-        data = tasks.build(task)
         named = [replace(config, rule=name).resolve(data) for name in rule or ["mean", "randeigen"]]
         rules = {one.rule: build_rule(one.rule, one.feared) for one in named}
         if parts["attack"] is not None and int(eps * clients + 1e-9) == 0:
@@ -149,7 +165,7 @@ def client_plot(config: FederatedConfig) -> str:
 def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dict[str, Any]) -> Path:
     """All pictures of these runs, and the page that holds them."""
     from randeigen.lab import Federation
-    from randeigen.lab.attack_gallery import draw_triggers, trigger_columns
+    from randeigen.lab.attack_gallery import draw_trigger
     from randeigen.lab.html_page import Part, summarise, write_page
     from randeigen.lab.plots import draw_runs
 
@@ -157,8 +173,7 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dic
     config = records[0].spec
     pictures = draw_runs(folder, records)
     trigger = folder / "trigger.png"
-    if columns := trigger_columns(Federation.of(replace(config, rule="mean"), **parts)):
-        draw_triggers(trigger, {config.attack: columns})
+    if draw_trigger(trigger, Federation.of(replace(config, rule="mean"), **parts)):
         pictures.append(trigger)
     else:
         trigger.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's

@@ -1,0 +1,51 @@
+"""Sentences as a picture: what a backdoor puts into them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from textwrap import shorten
+from typing import NamedTuple
+
+from randeigen import plotting
+from randeigen.lab.federated import Federation
+
+SENTENCES = 4
+MAX_CHARACTERS = 88  # of a sentence in the picture
+
+
+class Triggered(NamedTuple):
+    """A test sentence, the same with the trigger, and the class that the attackers want for it."""
+
+    plain: str
+    triggered: str
+    target: int
+
+
+def triggered_sentences(federation: Federation) -> list[Triggered]:
+    """Some of the sentences that an attack's success is measured on; none where it has no target."""
+    text = federation.task.text
+    if text is None or "asr" not in federation.success_sets:
+        return []
+    tokens, targets = federation.success_sets["asr"]
+    others = federation.test.images[federation.test.labels != targets[0]]
+    return [
+        Triggered(text.words(plain.tolist()), text.words(changed.tolist()), int(target))
+        for plain, changed, target in zip(
+            others[:SENTENCES], tokens[:SENTENCES], targets[:SENTENCES], strict=True
+        )
+    ]
+
+
+def draw_sentences(path: str | os.PathLike[str], title: str, sentences: Sequence[Triggered]) -> None:
+    """Each sentence without the trigger, and below it with the trigger and its target."""
+    figure = plotting.new_figure((9.6, 0.5 + 0.62 * len(sentences)), dpi=120)
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.set_ylim(len(sentences), -0.1)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    for line, one in enumerate(sentences):
+        axes.text(0, line + 0.2, shorten(one.plain, MAX_CHARACTERS), fontsize=9, color="0.45")
+        changed = f"{shorten(one.triggered, MAX_CHARACTERS)}  → class {one.target}"
+        axes.text(0, line + 0.6, changed, fontsize=9, color=plotting.CORRUPT)
+    plotting.save(figure, path)
