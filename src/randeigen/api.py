@@ -12,6 +12,7 @@ from randeigen import pipeline
 from randeigen.errors import BadFraction
 from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.rules import RandEigen, Rule
+from randeigen.rules.base import check_rule
 from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def aggregate(
         )
     return pipeline.run(
         rows,
-        RandEigen(eps, f) if rule is None else pipeline.check_rule(rule),
+        RandEigen(eps, f) if rule is None else check_rule(rule),
         seed=seed,
         geometry=geometry,
         on_excess=on_excess,

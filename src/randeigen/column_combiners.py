@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,3 +70,26 @@ def _measured(piece: Array, key: list[int]) -> Geometry:
     with np.errstate(all="ignore"):
         accumulator.add(slice(0, piece.shape[1]), piece)
         return accumulator.geometry()
+
+
+class WithDistanceToMean:
+    """A combiner that sums up, as blocks pass, how far its answer is from the plain mean of the same rows."""
+
+    def __init__(self, combiner: Combiner) -> None:
+        self._combiner = combiner
+        self.block_multiple = combiner.block_multiple
+        self.distance = 0.0
+
+    def __call__(self, columns: slice, block: Block) -> Any:
+        answer = self._combiner(columns, block)
+        apart = to_host_float64(answer) - _plain_mean(block)
+        largest = float(np.abs(apart).max(initial=0.0))
+        if largest > 0:
+            self.distance = math.hypot(self.distance, largest * float(np.linalg.norm(apart / largest)))
+        return answer
+
+
+def _plain_mean(block: Block) -> Array:
+    if isinstance(block, np.ndarray):
+        return np.asarray(block.mean(axis=0, dtype=np.float64))
+    return to_host_float64(block.mean(0, dtype=block[:1, :1].double().dtype))

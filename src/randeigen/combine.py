@@ -33,7 +33,7 @@ from randeigen.backend.chunking import (
     parts,
     pieces,
 )
-from randeigen.types import Block, Combiner, Mask, Progress, Rows, Weights
+from randeigen.types import Block, Combiner, Geometry, Mask, Progress, Rows, Weights
 
 MAX_SQUARABLE = (
     1e100  # squares of smaller numbers fit a float64, so the whole measurement would take them too
@@ -52,6 +52,15 @@ class RowSizes(NamedTuple):
     norm: float
     spread: float  # distance from a point near the rows
     unit: float  # these times `unit` are in the caller's numbers, where they may not fit a float
+
+    @classmethod
+    def of(cls, geometry: Geometry, weights: Weights) -> RowSizes | None:
+        """Those of the rows that have weight, where all was measured."""
+        if geometry.partial:
+            return None
+        norm = float(weights @ geometry.squared_norms()) / (1 - geometry.distortion)
+        spread = float(weights @ geometry.squared_norms_from_pivot())
+        return cls(math.sqrt(norm), math.sqrt(spread), geometry.unit)
 
 
 def combine(

@@ -11,21 +11,23 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 import numpy as np
 
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
-from randeigen.certificate import certify
-from randeigen.combine import NeedsFullPass
-from randeigen.diagnostics import cut_together, distance_to_mean, note_on
-from randeigen.errors import BadFraction, BadParameter, BadRows, TooManyCorrupt
+from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
+from randeigen.column_combiners import WithDistanceToMean, as_combiner
+from randeigen.combine import NeedsFullPass, RowSizes, combine, merge_columns
+from randeigen.errors import BadFraction, BadParameter, BadRows
+from randeigen.geometry import measure
+from randeigen.geometry.partial import measure_partly
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.rows import as_rows
-from randeigen.rules.base import Rule
+from randeigen.rules.base import MAX_ROWS_NAMED, Assumed, Rule, assume, check_on_excess
 from randeigen.rules.randeigen import reference_verdict
-from randeigen.source import Judgement, Source, StreamedRows
+from randeigen.source import Combined, Judgement, Source
 from randeigen.types import (
     Aggregate,
     Decision,
@@ -35,11 +37,10 @@ from randeigen.types import (
     Mask,
     OnExcess,
     Progress,
+    Rows,
     Statistic,
     Verdict,
 )
-
-MAX_ROWS_NAMED = 8  # unusable rows named in an error or a note
 
 
 def run(
@@ -120,15 +121,6 @@ def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> A
     return mean
 
 
-class Assumed(NamedTuple):
-    """How many of the usable rows are taken to be corrupt."""
-
-    f: int  # by the rule: fewer than half of them
-    certified: int  # by the certificate: all that the caller stated, less what unusable rows used up
-    broken: bool = False  # whether more rows were unusable than the caller said could be corrupt
-    notes: tuple[str, ...] = ()
-
-
 def judge(
     geometry: Geometry,
     rule: Rule,
@@ -183,29 +175,56 @@ def _on_tolerance(assumed: Assumed, f: int, n: int) -> tuple[str, ...]:
     return (f"{note}; half or more: bias_bound is inf" if 2 * assumed.certified >= n else note,)
 
 
-def assume(
-    f: int, n: int, unusable: Mapping[int, str], on_excess: OnExcess = "raise", stated: int | None = None
-) -> Assumed:
-    """How many of the usable rows may be corrupt: each unusable one of n has used up one of the f.
+class StreamedRows:
+    """Rows in arrays, records or files, read block by block in each of the two passes."""
 
-    `stated` is the caller's own f; a rule's is less where that is half of the rows or more.
-    """
-    gone = len(unusable)
-    stated = f if stated is None else stated
-    if gone <= f and gone < n:
-        return Assumed(f - gone, stated - gone)
-    shown = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:MAX_ROWS_NAMED])
-    shown += f"; and {gone - MAX_ROWS_NAMED} more" if gone > MAX_ROWS_NAMED else ""
-    if on_excess == "raise" or gone == n:
-        advice = "" if gone == n else ', or pass on_excess="drop" to go on without them'
-        raise TooManyCorrupt(
-            f"{gone} of {n} rows are unusable, but at most {f} were said to be corrupt: {shown}. "
-            f"Find out why{advice}.",
-            unusable,
-        )
-    # The caller's f is disproved, so nothing says the rest is cleaner: assume as many among them too.
-    note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {shown}"
-    return Assumed(min(f, (n - gone - 1) // 2), stated, True, (note,))
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._unmeasured = False
+        self.n = rows.n
+        self.carries = rows.carries
+        self.unusable: Mapping[int, str] = rows.unusable
+
+    def measure(
+        self,
+        want: Statistic,
+        kind: GeometryKind = "auto",
+        seed: int = 0,
+        trusted: int | None = None,
+        progress: Progress | None = None,
+    ) -> Geometry:
+        """Pass 1. Rows that plain sums cannot measure get the whole measurement, whatever is wanted."""
+        if want is not Statistic.GRAM and not self._rows.unusable:
+            partial = measure_partly(self._rows, want, trusted)
+            if partial is not None:
+                self._unmeasured = want is Statistic.NONE
+                return partial
+        self._unmeasured = False
+        geometry, self.unusable = measure(self._rows, kind, seed, progress)
+        return geometry
+
+    def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
+        """Pass 2."""
+        verdict, plan = judgement.verdict, judgement.decision.combine
+        weights = np.zeros(self.n)
+        weights[usable] = verdict.weights
+        size = RowSizes.of(judgement.geometry, verdict.weights)
+        if plan is None:
+            mean, away = combine(self._rows, weights, usable, verdict.scale, progress, self._unmeasured, size)
+            return Combined(
+                mean, away if judgement.certified else 0.0
+            )  # without corrupt rows nothing was moved
+        combiner = as_combiner(plan)
+        watched = None if judgement.bias_bound is None else WithDistanceToMean(combiner)
+        mean, away = merge_columns(
+            self._rows, weights, usable, watched or combiner, verdict.scale, progress, self._unmeasured,
+            size if judgement.certified else None,
+        )  # fmt: skip
+        return Combined(mean, away, None if watched is None else watched.distance)
+
+    def changed(self) -> Sequence[int]:
+        """Files that were rewritten since they were opened."""
+        return self._rows.changed()
 
 
 def _usable(source: Source) -> Mask:
@@ -219,21 +238,6 @@ def checked_seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise BadParameter(f"seed={seed!r}; give a non-negative integer, or None for a fresh random one.")
     return int(seed)
-
-
-def check_on_excess(on_excess: str) -> None:
-    """One of the two things that can be done with too many unusable rows."""
-    if on_excess not in get_args(OnExcess):
-        raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
-
-
-def check_rule(rule: Any) -> Rule:
-    """The rule, if it is one."""
-    if not isinstance(rule, Rule):
-        raise BadParameter(
-            f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2)."
-        )
-    return rule
 
 
 def _on_all_rows(

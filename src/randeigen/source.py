@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from randeigen.column_combiners import as_combiner
-from randeigen.combine import RowSizes, combine, merge_columns
-from randeigen.diagnostics import WithDistanceToMean
-from randeigen.geometry import measure
-from randeigen.geometry.partial import measure_partly
-from randeigen.types import Decision, Geometry, GeometryKind, Mask, Progress, Rows, Statistic, Verdict
+from randeigen.types import Decision, Geometry, GeometryKind, Mask, Progress, Statistic, Verdict
 
 
 class Judgement(NamedTuple):
@@ -61,66 +53,3 @@ class Source(Protocol):
 
     def changed(self) -> Sequence[int]:
         """Rows that are no longer what was measured."""
-
-
-class StreamedRows:
-    """Rows in arrays, records or files, read block by block in each of the two passes."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._unmeasured = False
-        self.n = rows.n
-        self.carries = rows.carries
-        self.unusable: Mapping[int, str] = rows.unusable
-
-    def measure(
-        self,
-        want: Statistic,
-        kind: GeometryKind = "auto",
-        seed: int = 0,
-        trusted: int | None = None,
-        progress: Progress | None = None,
-    ) -> Geometry:
-        """Pass 1. Rows that plain sums cannot measure get the whole measurement, whatever is wanted."""
-        if want is not Statistic.GRAM and not self._rows.unusable:
-            partial = measure_partly(self._rows, want, trusted)
-            if partial is not None:
-                self._unmeasured = want is Statistic.NONE
-                return partial
-        self._unmeasured = False
-        geometry, self.unusable = measure(self._rows, kind, seed, progress)
-        return geometry
-
-    def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
-        """Pass 2."""
-        verdict, plan = judgement.verdict, judgement.decision.combine
-        weights = np.zeros(self.n)
-        weights[usable] = verdict.weights
-        size = _row_sizes(judgement)
-        if plan is None:
-            mean, away = combine(self._rows, weights, usable, verdict.scale, progress, self._unmeasured, size)
-            return Combined(
-                mean, away if judgement.certified else 0.0
-            )  # without corrupt rows nothing was moved
-        combiner = as_combiner(plan)
-        watched = None if judgement.bias_bound is None else WithDistanceToMean(combiner)
-        mean, away = merge_columns(
-            self._rows, weights, usable, watched or combiner, verdict.scale, progress, self._unmeasured,
-            size if judgement.certified else None,
-        )  # fmt: skip
-        return Combined(mean, away, None if watched is None else watched.distance)
-
-    def changed(self) -> Sequence[int]:
-        """Files that were rewritten since they were opened."""
-        return self._rows.changed()
-
-
-def _row_sizes(judgement: Judgement) -> RowSizes | None:
-    """Root mean square norm and spread of the rows that have weight, where all was measured."""
-    geometry, w = judgement.geometry, judgement.verdict.weights
-    if geometry.partial:
-        return None
-    norm, spread = (
-        float(w @ squares) for squares in (geometry.squared_norms(), geometry.squared_norms_from_pivot())
-    )
-    return RowSizes(math.sqrt(norm / (1 - geometry.distortion)), math.sqrt(spread), geometry.unit)

@@ -23,7 +23,7 @@ FLOORS = (
     {"backend"},
     {"rows", "geometry"},
     {"certificate", "combine", "column_combiners"},
-    {"prior_weights", "diagnostics"},
+    {"prior_weights"},
     {"source", "rules"},
     {"pipeline"},
     {"registry"},

@@ -109,9 +109,13 @@ def top_direction_of(top: Top, projected: Array, weights: Array, row_variances: 
 def top_direction_by_power(
     apply: Operator, project: Operator, start: Array, steps: int, weights: Array
 ) -> TopDirection:
-    """The direction that the paper's power iteration reaches from `start` in this many steps."""
+    """The direction v_N that the paper's power iteration reaches in N steps; `start` is B·v_0.
+
+    With B the centred rows, the iterates are seen as u = B·v, and the direction that u stands for is Bᵀ·u: it
+    is one step ahead of u, so that u makes one step less.
+    """
     largest = float(abs(start).max())
-    vector = power_iteration(apply, np.ldexp(start, -binary_exponent(largest)), steps)
+    vector = power_iteration(apply, np.ldexp(start, -binary_exponent(largest)), steps - 1)
     image = apply(vector)
     square = float(vector @ image)  # squared norm of the combination Σ vᵢ·xᵢ, whose direction this is
     if not 0 < square < math.inf:

@@ -9,6 +9,7 @@ float64. Neither costs another reading.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import reduce
 from typing import get_args
 
@@ -32,7 +33,14 @@ from randeigen.geometry.products import (
     unlike_pivot,
     without,
 )
-from randeigen.geometry.projection import CHECK_HASHES, GaussianProjection, SparseProjection, jl_width
+from randeigen.geometry.projection import (
+    CHECK_HASHES,
+    EPS_JL,
+    MIN_EPS_JL,
+    GaussianProjection,
+    SparseProjection,
+    jl_width,
+)
 from randeigen.geometry.sketch import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
 from randeigen.types import Array, Block, Geometry, GeometryKind, Progress, Rows
@@ -68,8 +76,7 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
 
     Sketches are made where they have so few columns that two of them take no more room than the rows.
     """
-    if kind not in KINDS:
-        raise BadParameter(f"geometry={kind!r} is not known; choose one of {', '.join(map(repr, KINDS))}.")
+    kind, eps_jl = _parse(kind)
     n, d = rows.n, rows.d
     if kind == "gram" or (kind == "auto" and n <= min(d, ROWS_BELOW_ANY_SKETCH)):
         return GramAccumulator(n, seed)
@@ -77,6 +84,7 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
     if kind == "auto" and n <= min(d, k):
         return GramAccumulator(n, seed)
     if kind == "gaussian":
+        k = jl_width(d, eps_jl)
         return SketchAccumulator(n, k, seed, GaussianProjection(seed, k), _check(n, d, seed))
     k = max(k, 4 * n)  # then isotropic rows look at most (1 + 1/2)² times as wide as they are
     if kind == "auto" and MIN_COLUMNS_PER_SKETCH_COLUMN * k > d:
@@ -85,6 +93,21 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
         return SketchAccumulator(n, d, seed, None)
     sparse = SparseProjection(seed, k)
     return SketchAccumulator(n, sparse.k, seed, sparse, _check(n, d, seed))
+
+
+def _parse(kind: str) -> tuple[str, float]:
+    """The geometry that is asked for, and the error of the paper's projection: `gaussian:eps_jl=0.2`."""
+    name, colon, value = kind.partition(":eps_jl=")
+    if name in KINDS and not (colon and name != "gaussian"):
+        with suppress(ValueError):
+            eps_jl = float(value) if colon else EPS_JL
+            if MIN_EPS_JL <= eps_jl < 1:
+                return name, eps_jl
+    choices = ", ".join(map(repr, KINDS))
+    raise BadParameter(
+        f"geometry={kind!r} is not known; choose one of {choices}, or 'gaussian:eps_jl=...' with an error "
+        f"from {MIN_EPS_JL:g} to 1."
+    )
 
 
 def _check(n: int, d: int, seed: int) -> GramAccumulator | SketchAccumulator:

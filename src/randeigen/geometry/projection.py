@@ -18,6 +18,7 @@ from randeigen.backend.random_streams import Stream
 from randeigen.types import Array, Block
 
 EPS_JL = 0.1  # the paper's distortion (its section on randomized dimensionality reduction)
+MIN_EPS_JL = 0.01  # the projection has ln(d)/eps_jl² columns: 125,000 here, for d = 2^18
 HASHES = 4  # entries ±1 per column of the sparse sketch: with one, two heavy columns could cancel
 CHECK_HASHES = 8  # as many in the sketch behind the certificate: with more, a few columns spoil fewer of them
 FAILURE_PROBABILITY = 1e-7  # that a sketch shortens one fixed vector by more than `distortion` says

@@ -1,17 +1,34 @@
-"""What a rule is: everything it can do is declared here, and everything a rule's author needs."""
+"""What a rule is: everything it can do is declared here, and everything a rule's author needs.
+
+And how many rows are taken to be corrupt: of all rows by what the caller said, of the usable ones by what is
+left of that.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from randeigen.errors import BadFraction, BadParameter
-from randeigen.types import Array, Decision, Geometry, GeometryKind, Index, Mask, Statistic, Verdict, Weights
+from randeigen.errors import BadFraction, BadParameter, TooManyCorrupt
+from randeigen.types import (
+    Array,
+    Decision,
+    Geometry,
+    GeometryKind,
+    Index,
+    Mask,
+    OnExcess,
+    Statistic,
+    Verdict,
+    Weights,
+)
 
+MAX_ROWS_NAMED = 8  # unusable rows named in an error or a note
 MAX_STAGES = 50  # pre-aggregators that rows may go through before a rule decides
 WHOLE, NUMBER = (int, np.integer), (int, float, np.integer, np.floating)
 PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is accepted, and the words for it
@@ -141,6 +158,21 @@ def check_parameters(stage: Any) -> None:
             raise BadParameter(f"{type(stage).__name__} with {each.name} beyond ±2⁶³; give {words}.")
 
 
+def check_rule(rule: Any) -> Rule:
+    """The rule, if it is one."""
+    if not isinstance(rule, Rule):
+        raise BadParameter(
+            f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2)."
+        )
+    return rule
+
+
+def check_on_excess(on_excess: str) -> None:
+    """One of the two things that can be done with too many unusable rows."""
+    if on_excess not in get_args(OnExcess):
+        raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
+
+
 def check_corruption(name: str, eps: float | None, f: int | None) -> None:
     """Exactly one of eps in [0, 0.5) and a count f ≥ 0."""
     if (eps is None) == (f is None):
@@ -176,6 +208,40 @@ def stated_count(n: int, eps: float | None, f: int | None) -> int:
 def rows_in(eps: float, n: int) -> int:
     """ceil(eps·n): one row however small eps is, none only where it is 0."""
     return max(math.ceil(eps * n - 1e-9), int(eps > 0))
+
+
+class Assumed(NamedTuple):
+    """How many of the usable rows are taken to be corrupt."""
+
+    f: int  # by the rule: fewer than half of them
+    certified: int  # by the certificate: all that the caller stated, less what unusable rows used up
+    broken: bool = False  # whether more rows were unusable than the caller said could be corrupt
+    notes: tuple[str, ...] = ()
+
+
+def assume(
+    f: int, n: int, unusable: Mapping[int, str], on_excess: OnExcess = "raise", stated: int | None = None
+) -> Assumed:
+    """How many of the usable rows may be corrupt: each unusable one of n has used up one of the f.
+
+    `stated` is the caller's own f; a rule's is less where that is half of the rows or more.
+    """
+    gone = len(unusable)
+    stated = f if stated is None else stated
+    if gone <= f and gone < n:
+        return Assumed(f - gone, stated - gone)
+    shown = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:MAX_ROWS_NAMED])
+    shown += f"; and {gone - MAX_ROWS_NAMED} more" if gone > MAX_ROWS_NAMED else ""
+    if on_excess == "raise" or gone == n:
+        advice = "" if gone == n else ', or pass on_excess="drop" to go on without them'
+        raise TooManyCorrupt(
+            f"{gone} of {n} rows are unusable, but at most {f} were said to be corrupt: {shown}. "
+            f"Find out why{advice}.",
+            unusable,
+        )
+    # The caller's f is disproved, so nothing says the rest is cleaner: assume as many among them too.
+    note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {shown}"
+    return Assumed(min(f, (n - gone - 1) // 2), stated, True, (note,))
 
 
 def default_f_to_zero(rule: Rule) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from randeigen.rules.base import Facts, Rule, normalised
 from randeigen.types import Array, Decision, Geometry, GeometryKind, Stop, TopDirection, Verdict
 
 CONVERGENCE_TOLERANCE = 1e-5  # relative change of the eigenvalue that the paper calls convergence
-EPS_P = 0.1  # the paper's error of power iteration
-# The paper's sketch of d = 2^18 columns has ln(d)/0.1² of them. On an exact Gram matrix d is not known.
-ASSUMED_SKETCH_COLUMNS = 1248
+EPS_JL = EPS_P = 0.1  # the paper's errors of the projection and of power iteration
+MIN_EPS_JL = 0.01  # the projection has ln(d)/eps_jl² columns, and no geometry has more than here
+ASSUMED_COLUMNS = 2**18  # d where only the exact Gram matrix is known: the paper's CNN
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,13 @@ class PublishedRandEigen(Rule):
     floor of (1 − 5·eps)·n rows is the only brake, and a round can jump far below it. Without any attack it
     leaves about 60 of 100 rows at eps = 0.05 and 40 at 0.10; at eps ≥ 0.2 the floor is 0 and it removes
     all. Measured in docs/departures.md. Here to be compared with; use `RandEigen`.
+
+    `eps_jl` is the error of the projection, which has ln(d)/eps_jl² columns, and `eps_p` that of power
+    iteration, which makes ln(4k)/(2·ln(1/(1 − eps_p))) steps. Both are 0.1 in the paper's experiments.
     """
 
+    eps_jl: float = EPS_JL
+    eps_p: float = EPS_P
     name: ClassVar[str] = "published"
     family: ClassVar[str] = "Spectral filters"
     facts: ClassVar[Facts] = Facts(
@@ -103,15 +108,25 @@ class PublishedRandEigen(Rule):
         blind_to="nothing in particular: it throws away honest rows too",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not MIN_EPS_JL <= self.eps_jl < 1:
+            raise BadParameter(
+                f"eps_jl={self.eps_jl}; give the error of the projection, in [{MIN_EPS_JL:g}, 1)."
+            )
+        if not 0 < self.eps_p < 1:
+            raise BadParameter(f"eps_p={self.eps_p}; give the error of power iteration, in (0, 1).")
+
     @property
     def geometry(self) -> GeometryKind:
-        return "gaussian"
+        # The name of a geometry takes the error as the name of a rule takes its parameters.
+        return cast(GeometryKind, "gaussian" if self.eps_jl == EPS_JL else f"gaussian:eps_jl={self.eps_jl!r}")
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Algorithm 3 from line 4 on; the sketch of lines 1 to 3 is the geometry."""
         points = geometry.coordinates
-        k = ASSUMED_SKETCH_COLUMNS if points is None else points.shape[1]
-        steps = math.ceil(abs(math.log(4 * k) / (2 * math.log(1 - EPS_P))))
+        k = math.ceil(math.log(ASSUMED_COLUMNS) / self.eps_jl**2) if points is None else points.shape[1]
+        steps = math.ceil(abs(math.log(4 * k) / (2 * math.log1p(-self.eps_p))))
 
         def top_direction(weights: Array) -> TopDirection:
             return geometry.top_direction_by_power_iteration(weights, steps, rng)

@@ -12,7 +12,7 @@ from randeigen.backend.arrays import median
 from randeigen.certificate import bound, corruptible
 from randeigen.errors import BadParameter
 from randeigen.rules.base import Facts, Rule, normalised
-from randeigen.rules.published import PublishedRandEigen
+from randeigen.rules.published import EPS_JL, EPS_P, PublishedRandEigen
 from randeigen.types import Array, Decision, Geometry, Mask, Stop, TopDirection, Verdict
 
 # Squared: a row 10,000 times further out than the median row is not weighed beside the others.
@@ -75,9 +75,9 @@ class RandEigen(Rule):
             raise BadParameter(f'removal={self.removal!r}; choose "soft" or "random".')
 
     @staticmethod
-    def as_published(eps: float) -> PublishedRandEigen:
+    def as_published(eps: float, eps_jl: float = EPS_JL, eps_p: float = EPS_P) -> PublishedRandEigen:
         """Algorithm 3 line by line, to be compared with; its docstring says how it ends."""
-        return PublishedRandEigen(eps)
+        return PublishedRandEigen(eps, eps_jl=eps_jl, eps_p=eps_p)
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Filter round by round, then average the rounds."""

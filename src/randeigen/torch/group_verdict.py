@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.geometry.gram import ENTRY_ROUNDING, START_DIRECTIONS, GramGeometry
-from randeigen.pipeline import Assumed, assume, check_on_excess, check_rule, checked_seed
+from randeigen.pipeline import checked_seed
 from randeigen.pipeline import judge as judge_rows
 from randeigen.rules import RandEigen, Rule
+from randeigen.rules.base import Assumed, assume, check_on_excess, check_rule
 from randeigen.types import Array, Mask, OnExcess, Verdict, Weights
 
 MIN_GROUP_SIZE = 5  # examples: groups of fewer have no majority to speak of, and are judged together
