@@ -65,11 +65,6 @@ class TopDirection(NamedTuple):
         """(n,) squared distance from the mean along it."""
         return self.projections**2
 
-    def scores_in_variances(self) -> Array:
-        """(n,) scores over the variance; where that is next to nothing, at most the largest number."""
-        with np.errstate(over="ignore"):
-            return np.asarray(np.minimum(self.scores / self.variance, np.finfo(np.float64).max))
-
 
 class Statistic(Enum):
     """What must be measured of the rows before a rule can answer, its certificate aside."""

@@ -24,6 +24,7 @@ from randeigen.types import (
     Mask,
     OnExcess,
     Statistic,
+    TopDirection,
     Verdict,
     Weights,
 )
@@ -262,6 +263,12 @@ def is_count(value: Any, least: int = 1) -> bool:
 def normalised(weights: Array) -> Array:
     """The same, summing to 1."""
     return np.asarray(weights / weights.sum())
+
+
+def scores_in_variances(top: TopDirection) -> Array:
+    """(n,) scores over the variance; where that is next to nothing, at most the largest number."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.minimum(top.projections**2 / top.variance, np.finfo(np.float64).max))
 
 
 def smallest(values: Array, count: int) -> Mask:

@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from randeigen.errors import BadParameter
-from randeigen.rules.base import Facts, Rule, normalised
+from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
 from randeigen.types import Array, Decision, Geometry, GeometryKind, Stop, TopDirection, Verdict
 
 CONVERGENCE_TOLERANCE = 1e-5  # relative change of the eigenvalue that the paper calls convergence
@@ -161,7 +161,7 @@ def remove_at_random(
         if removed[w > 0].all():
             stop = Stop.EMPTY
             break
-        dropped_in_round[removed], scores[removed] = now, top.scores_in_variances()[removed]
+        dropped_in_round[removed], scores[removed] = now, scores_in_variances(top)[removed]
         w = np.where(removed, 0.0, w)
     return Verdict(
         normalised(w),

@@ -11,7 +11,7 @@ import numpy as np
 from randeigen.backend.arrays import median
 from randeigen.certificate import bound, corruptible
 from randeigen.errors import BadParameter
-from randeigen.rules.base import Facts, Rule, normalised
+from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
 from randeigen.rules.published import EPS_JL, EPS_P, PublishedRandEigen
 from randeigen.types import Array, Decision, Geometry, Mask, Stop, TopDirection, Verdict
 
@@ -221,7 +221,7 @@ class FilterHistory:
         more = before - after > self._largest_loss
         self._largest_loss[more] = (before - after)[more]
         self.dropped_in_round[more] = len(self.weights)
-        self.scores[more] = top.scores_in_variances()[more]
+        self.scores[more] = scores_in_variances(top)[more]
 
     def verdict(self, stop: Stop, top: TopDirection) -> Verdict:
         """The average of all rounds, measured once more so that it has a certificate of its own.
