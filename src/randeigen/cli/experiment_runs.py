@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import glob
-import hashlib
 import json
-import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,11 +19,11 @@ from rich.table import Table
 from randeigen.cli.console import console
 from randeigen.cli.exit_codes import INTERRUPTED, print_error
 from randeigen.errors import RandEigenError
+from randeigen.lab.record_files import described, file_name, find_record
 
 if TYPE_CHECKING:
     from randeigen.lab.results import RunRecord
 
-MAX_WORDS = 120  # characters of a file name that describe the run; the digest behind them is what names it
 UPDATE_SECONDS = 0.1  # between two updates of the line on a terminal
 
 Record = TypeVar("Record", bound="RunRecord[Any, Any]")
@@ -71,32 +68,19 @@ class RunFolder(Generic[Record]):
         return FinishedRun(record, name)
 
     def _find(self, config: Any, words: Sequence[str]) -> FinishedRun[Record] | None:
-        """The record of this configuration. Names had no digest once, so the content decides."""
-        for path in sorted(self.path.glob(f"{glob.escape(_described(words)[:MAX_WORDS])}*.json")):
-            if record := self.kind.finished(path, config):
-                return FinishedRun(record, path.stem)
-        return None
+        found = find_record(self.path, self.kind, config, words)
+        return found and FinishedRun(*found)
 
     def _adopt_checkpoint(self, checkpoint: Path, config: Any, words: Sequence[str]) -> None:
         """Go on from a checkpoint of this run under the name that it had before names had a digest."""
         from randeigen.lab.results import Checkpoint
 
-        old = self.path / f"{_described(words)}.checkpoint.npz"
+        old = self.path / f"{described(words)}.checkpoint.npz"
         try:
             if not checkpoint.exists() and Checkpoint.read(old, config, "cpu", self.kind.kinds[1]):
                 old.replace(checkpoint)
         except (RandEigenError, OSError):
             pass  # it is no checkpoint, or its name is too long for a file: the run begins anew
-
-
-def file_name(config: Any, words: Sequence[str]) -> str:
-    """The name of a run's files: words for people, then a digest of the whole configuration."""
-    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()
-    return f"{_described(words)[:MAX_WORDS]}-{digest[:12]}"
-
-
-def _described(words: Sequence[str]) -> str:
-    return re.sub(r"[^\w.=+-]+", "_", "-".join(words))
 
 
 @contextmanager

@@ -62,6 +62,7 @@ class RunRecord(Generic[Config, M]):
     spec: Config
     history: tuple[M, ...]
     versions: dict[str, str]
+    made: dict[str, Any] = field(default_factory=dict)  # how: command, commit, seconds; empty where not known
     kinds: ClassVar[tuple[type[Any], type[Any]]]  # of the configuration and of the metrics
     unwritten: ClassVar[dict[str, Any]] = {}  # what records from before a key was added were run with
 
@@ -81,6 +82,7 @@ class RunRecord(Generic[Config, M]):
         history: tuple[Any, ...] = self.history
         content = {"spec": asdict(spec), "accuracy": self.accuracy, "asr": self.asr}
         content |= {"history": [asdict(metrics) for metrics in history], "versions": self.versions}
+        content |= {"made": self.made} if self.made else {}
         return json.dumps(content, indent=1, allow_nan=False)
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -96,7 +98,7 @@ class RunRecord(Generic[Config, M]):
             content = json.loads(Path(path).read_text())
             history = tuple(metrics(**one) for one in content["history"])
             spec = config(**{**cls.unwritten, **content["spec"]})
-            return cls(spec, history, content["versions"])
+            return cls(spec, history, content["versions"], content.get("made", {}))
         except (KeyError, TypeError, ValueError) as error:
             raise BadFile(f"{os.fspath(path)} is not the record of a run ({error}); delete it.") from error
 

@@ -17,12 +17,12 @@ from randeigen.cli.experiment_runs import (
     FinishedRun,
     ProgressLine,
     RunFolder,
-    file_name,
     print_records,
     print_table,
     resumable,
 )
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
+from randeigen.lab.record_files import federation_words, file_name
 from randeigen.registry import build_rule
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def simulate(
                     resolved, rule=rules[name], **parts, checkpoint=checkpoint, progress=progress, look=look
                 )
 
-            return folder.run_or_resume(resolved, _words(resolved), name, begin)
+            return folder.run_or_resume(resolved, federation_words(resolved), name, begin)
 
         with resumable():
             runs = [run_rule(name) for name in rules]
@@ -153,13 +153,9 @@ def simulate(
             print_line(f"Look at {page}; records and pictures lie beside it.")
 
 
-def _words(config: FederatedConfig) -> tuple[str, ...]:
-    return config.task, config.attack, config.rule, f"seed{config.seed}"
-
-
 def client_plot(config: FederatedConfig) -> str:
     """The file name of the picture of a run's clients."""
-    return f"clients-{file_name(config, _words(config))}.png"
+    return f"clients-{file_name(config, federation_words(config))}.png"
 
 
 def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dict[str, Any]) -> Path:

@@ -1,0 +1,199 @@
+"""Sweeps: every combination of tasks, attacks, rules, fractions, seeds and partitions, one record each.
+
+    plan = Sweep({"attack": ["none", "hidra"], "rule": ["mean", "randeigen"], "seed": [0, 1], "rounds": 20})
+    run_sweep(plan.configs(), Path("sweep"))
+    table = randeigen.lab.load("sweep")
+
+A sweep that was interrupted goes on where it stopped, and a finished run is not run again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from randeigen import attacks
+from randeigen.errors import BadFile, BadParameter, MissingExtra
+from randeigen.lab import servers, tasks
+from randeigen.lab.config import FederatedConfig
+from randeigen.lab.federated import run
+from randeigen.lab.record_files import federation_words, file_name, find_record
+from randeigen.lab.results import FederatedRecord, RoundMetrics
+from randeigen.provenance import commit
+from randeigen.registry import build_rule
+
+# The words of `randeigen simulate` for fields that records call otherwise.
+FIELD_OF = {
+    "assumed_eps": "feared",
+    "lr": "rate",
+    "participation": "sample",
+    "resample_attackers": "redraw",
+    "attack_start": "calm",
+}
+SETTINGS = tuple(dict.fromkeys((*(field.name for field in fields(FederatedConfig)), *FIELD_OF)))
+MAX_RUNS = 100_000  # of one sweep: more is a mistake
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Settings of federations, each one value or a list; a list means all of its values.
+
+    Settings are those of `FederatedConfig`, or the words that `randeigen simulate` has for them. A partition
+    may carry its parameter: `dirichlet:alpha=0.1`.
+    """
+
+    settings: Mapping[str, Any]
+
+    @staticmethod
+    def from_toml(path: str | os.PathLike[str]) -> Sweep:
+        """The sweep that a TOML file describes: `attack = ["hidra", "none"]`, one setting a line."""
+        try:
+            import tomllib  # type: ignore[import-not-found,unused-ignore]
+        except ModuleNotFoundError:
+            raise MissingExtra("a sweep in a TOML file needs Python 3.11; give options instead.") from None
+        try:
+            return Sweep(tomllib.loads(Path(path).read_text()))
+        except FileNotFoundError:
+            raise BadFile(
+                f"there is no file {os.fspath(path)}; give a TOML file that describes a sweep."
+            ) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise BadFile(f"{os.fspath(path)} is not a TOML file ({error}).") from error
+
+    def configs(self) -> list[FederatedConfig]:
+        """Every combination once, resolved; what cannot be run is refused before anything runs."""
+        axes = {}
+        for key, value in self.settings.items():
+            name = key.replace("-", "_")
+            if name not in SETTINGS:
+                raise BadParameter(f"a sweep has no setting {key!r}; it takes {', '.join(SETTINGS)}.")
+            values = value if isinstance(value, list | tuple) else [value]
+            if not values:
+                raise BadParameter(f"{key} is an empty list; give at least one value.")
+            axes[FIELD_OF.get(name, name)] = values
+        count = 1
+        for values in axes.values():
+            count *= len(values)
+        if count > MAX_RUNS:
+            raise BadParameter(f"this sweep has {count:,} runs; give at most {MAX_RUNS:,}.")
+        combinations = (dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*axes.values()))
+        return list(dict.fromkeys(_config(chosen) for chosen in combinations))
+
+
+def _config(chosen: dict[str, Any]) -> FederatedConfig:
+    kind, _, rest = str(chosen.get("partition", "iid")).partition(":alpha=")
+    if rest:
+        try:
+            chosen = {**chosen, "partition": kind, "alpha": float(rest)}
+        except ValueError:
+            raise BadParameter(
+                f"partition={chosen['partition']!r}; give one like dirichlet:alpha=0.3."
+            ) from None
+    try:
+        config = FederatedConfig(**chosen)
+    except TypeError as error:  # a string where a number belongs
+        raise BadParameter(f"{chosen} is not a federation ({error}).") from error
+    config = config.resolve(tasks.build(config.task))
+    attacks.build(config.attack)
+    servers.build(config.server)
+    build_rule(config.rule, config.feared)
+    return config
+
+
+@dataclass(frozen=True)
+class SweepStep:
+    """One run of a sweep that is over."""
+
+    config: FederatedConfig
+    path: Path
+    record: FederatedRecord
+    found: bool  # whether an earlier call had left it
+    done: int
+    total: int
+    seconds_left: float | None  # by the runs so far; None where none was run
+
+
+def run_sweep(
+    configs: Sequence[FederatedConfig],
+    folder: Path,
+    *,
+    device: str = "cpu",
+    jobs: int = 1,
+    command: str = "",
+    on_step: Callable[[SweepStep], None] | None = None,
+    on_round: Callable[[FederatedConfig, RoundMetrics], None] | None = None,
+) -> list[Path]:
+    """Run what is missing in the folder, `jobs` runs at a time, and return the paths of all records.
+
+    `on_round` is called in this process, so only with one job.
+    """
+    if jobs < 1:
+        raise BadParameter(f"jobs={jobs}; give how many runs are made at a time, from 1.")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: dict[FederatedConfig, Path] = {}
+    began, ran = time.monotonic(), 0
+
+    def over(config: FederatedConfig, path: Path, record: FederatedRecord, found: bool) -> None:
+        nonlocal ran
+        paths[config], ran = path, ran + (not found)
+        left = (time.monotonic() - began) / ran * (len(configs) - len(paths)) if ran else None
+        if on_step:
+            on_step(SweepStep(config, path, record, found, len(paths), len(configs), left))
+
+    missing = []
+    for config in configs:
+        if earlier := find_record(folder, FederatedRecord, config, federation_words(config)):
+            over(config, folder / f"{earlier[1]}.json", earlier[0], True)
+        else:
+            missing.append(config)
+    made = {"command": command, "commit": commit()}
+    with _runs(missing, folder, device, jobs, made, on_round) as finished:
+        for config, path in finished:
+            over(config, path, FederatedRecord.read(path), False)
+    return [paths[config] for config in configs]
+
+
+@contextmanager
+def _runs(
+    configs: Sequence[FederatedConfig],
+    folder: Path,
+    device: str,
+    jobs: int,
+    made: dict[str, Any],
+    on_round: Callable[[FederatedConfig, RoundMetrics], None] | None,
+) -> Iterator[Iterator[tuple[FederatedConfig, Path]]]:
+    if jobs == 1 or len(configs) < 2:
+        yield (_run_one((config, folder, device, made), on_round) for config in configs)
+        return
+    with get_context("spawn").Pool(min(jobs, len(configs)), _one_thread) as pool:
+        yield pool.imap_unordered(_run_one, [(config, folder, device, made) for config in configs])
+
+
+def _one_thread() -> None:
+    """Processes beside each other must not each take all cores."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _run_one(
+    task: tuple[FederatedConfig, Path, str, dict[str, Any]],
+    on_round: Callable[[FederatedConfig, RoundMetrics], None] | None = None,
+) -> tuple[FederatedConfig, Path]:
+    config, folder, device, made = task
+    name = file_name(config, federation_words(config))
+    checkpoint, path = folder / f"{name}.checkpoint.npz", folder / f"{name}.json"
+    began = time.monotonic()
+    report = None if on_round is None else lambda metrics: on_round(config, metrics)
+    record = run(config, device=device, checkpoint=checkpoint, progress=report)
+    record = replace(record, made={**made, "seconds": round(time.monotonic() - began, 2)})
+    record.write(path)
+    checkpoint.unlink(missing_ok=True)
+    return config, path

@@ -1,0 +1,139 @@
+"""Records as one tidy table: a row for each run, or for each round of each run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from randeigen.errors import BadFile
+from randeigen.rows.write import replacing
+
+# Two-sided 95% points of Student's t by degrees of freedom; beyond, the normal's is near enough.
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+class Interval(NamedTuple):
+    """A mean over seeds, and half the width of its 95% interval; None with one seed."""
+
+    mean: float
+    half_width: float | None
+    seeds: int
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Student's t over seeds.
+
+    >>> interval([0.5, 0.7])
+    Interval(mean=0.6, half_width=1.2706, seeds=2)
+    """
+    n = len(values)
+    if n < 2:
+        return Interval(values[0], None, n)
+    t = T95[n - 2] if n - 2 < len(T95) else 1.96
+    half = t * statistics.stdev(values) / math.sqrt(n)
+    return Interval(round(statistics.fmean(values), 12), round(half, 12), n)
+
+
+def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> Any:
+    """The records of a folder as a table: a pandas DataFrame, or a list of dicts where pandas is missing.
+
+        load("sweep").groupby(["attack", "rule"]).accuracy.mean()
+
+    One row for each run, with its settings and what it came to; with `rounds` one for each of its rounds.
+    Folders inside it are read too. Files that are no records are passed over.
+    """
+    lines = table(folder, rounds=rounds)
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        return lines
+    return pandas.DataFrame(lines)
+
+
+def table(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dict[str, Any]]:
+    """The same as a list of dicts."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise BadFile(f"there is no folder {path}; give one that holds records of runs.")
+    lines = []
+    for file in sorted(path.rglob("*.json")):
+        record = _record(file)
+        if record is not None:
+            lines += _by_round(record, file) if rounds else [_row(record, file)]
+    if not lines:
+        raise BadFile(
+            f"{path} holds no record of a run; `randeigen simulate`, `train` and `sweep` write them."
+        )
+    return lines
+
+
+def _record(path: Path) -> Mapping[str, Any] | None:
+    try:
+        content = json.loads(path.read_text())
+    except (ValueError, OSError):
+        return None
+    parts = ("spec", "history", "versions")
+    whole = isinstance(content, dict) and all(name in content for name in parts) and content["history"]
+    return content if whole else None
+
+
+def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    history, made = record["history"], record.get("made", {})
+    last = history[-1]
+    more = {
+        key: last.get(key)
+        for key in ("weight_corrupt", "weight_poison", "certificate", "kept")
+        if key in last
+    }
+    return {
+        **record["spec"],
+        "rounds_run": len(history),
+        "accuracy": last["accuracy"],
+        "asr": last["asr"],
+        **more,
+        "aggregation_seconds": statistics.median(one["seconds"] for one in history),
+        "seconds": made.get("seconds"),
+        "commit": made.get("commit"),
+        "command": made.get("command"),
+        "device": record["versions"].get("device"),
+        "record": str(path),
+    }
+
+
+def _by_round(record: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    spec = record["spec"]
+    return [
+        {**spec, **{k: v for k, v in one.items() if k != "more"}, "record": str(path)}
+        for one in record["history"]
+    ]
+
+
+def write_csv(lines: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+    """The table as a CSV file, whole or not at all."""
+    import io
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)))
+    writer.writeheader()
+    writer.writerows(lines)
+    with replacing(path) as file:
+        file.write(text.getvalue().encode())
+
+
+def over_seeds(
+    lines: Iterable[Mapping[str, Any]], by: Sequence[str], value: Callable[[Mapping[str, Any]], float | None]
+) -> dict[tuple[Any, ...], Interval]:
+    """The interval of a value over the rows that agree in the columns `by`."""
+    groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for line in lines:
+        found = value(line)
+        if found is not None:
+            groups[tuple(line.get(name) for name in by)].append(found)
+    return {key: interval(values) for key, values in groups.items()}

@@ -1,0 +1,197 @@
+"""One sitting of the paper's experiments on a GPU: cells in order of importance, until the time is over.
+
+    python -m studies.reproduce --device cuda --minutes 4 --workers 12 --out sitting.json
+    python -m studies.reproduce --unpack sitting.json --into results/paper
+
+Needs torch and numpy alone. Every finished cell is in the file at once; a cell that the time cut short is
+kept with the rounds it had. `--unpack` puts one record for each cell and seed where `randeigen reproduce`
+looks for it, and leaves what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from randeigen.lab.paper.cells import IMAGES, chosen
+from randeigen.lab.paper.planes import planes
+from randeigen.lab.paper.training import Job, run_job
+from randeigen.rows.write import replacing
+
+SIGNIFICANT = 6  # digits of a number in a record
+
+
+def plan(passes: Sequence[str]) -> list[Job]:
+    """The cells of these passes in order; a job that an earlier pass has is left out."""
+    jobs = dict.fromkeys(job for name in passes for job in PASSES[name]())
+    return list(jobs)
+
+
+def _images(
+    attacks: Sequence[str], rules: Sequence[str], seeds: Sequence[int], rounds: int | None
+) -> Iterator[Job]:
+    for seed in seeds:
+        for rule in rules:
+            for attack in attacks:
+                for data in IMAGES:
+                    for cell in chosen("table:images", [f"{data}/{attack}/{rule}"]):
+                        yield Job(cell, seed, rounds)
+
+
+def _dfba(rules: Sequence[str], seeds: Sequence[int], rounds: int | None) -> Iterator[Job]:
+    for seed in seeds:
+        for rule in rules:
+            for cell in chosen("table:dfba", [f"mnist/*/{rule}"]):
+                yield Job(cell, seed, rounds)
+
+
+QUICK = ("hidra", "tma", "none", "mra", "mpa")  # attacks on the paper's CNN; MPA trains longest
+PASSES = {
+    # Short runs of what no record has: Algorithm 3 as printed, NO-REGRET, DFBA at .10 and .15.
+    "published": lambda: _images(QUICK, ["published"], [0], 30),
+    "dfba": lambda: _dfba(["randeigen", "none", "published"], [0], 30),
+    "no-regret": lambda: _images(QUICK, ["no-regret"], [0], 30),
+    "filtering": lambda: _images(QUICK, ["filtering", "filtering-adaptive"], [0], 30),
+    "dba": lambda: _images(("dba",), ["published", "randeigen", "none", "no-regret", "filtering"], [0], 15),
+    "clean-dba": lambda: _images(("none-dba",), ["none"], [0], 15),
+    # The paper's length.
+    "clean": lambda: _images(("none",), ["none"], [0, 1, 2], None),
+    "default": lambda: _images(QUICK, ["randeigen"], [0, 1, 2], None),
+    "undefended": lambda: _images(QUICK, ["none"], [0, 1, 2], None),
+    "baselines": lambda: _images(
+        QUICK, ["published", "no-regret", "filtering", "filtering-adaptive"], [0], None
+    ),
+    "dfba-long": lambda: _dfba(["randeigen", "none", "published"], [0, 1, 2], None),
+    # Other seeds of the short runs.
+    "seeds": lambda: _images(QUICK, ["randeigen", "published", "no-regret", "filtering"], [1, 2], 30),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Train, or unpack."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=4.0, help="begin no round after this long")
+    parser.add_argument("--workers", type=int, default=12, help="cells trained beside each other")
+    parser.add_argument("--passes", nargs="+", choices=list(PASSES), default=list(PASSES), metavar="PASS")
+    parser.add_argument("--done", type=Path, help="a folder of records: cells that it has are left out")
+    parser.add_argument("--rounds", type=int, help="no cell has more rounds: for trials")
+    parser.add_argument("--list", action="store_true", help="print the cells in order and end")
+    parser.add_argument("--out", type=Path, default=Path("sitting.json"))
+    parser.add_argument("--planes", action="store_true", help="first the updates behind Figures 1 and 5c")
+    parser.add_argument("--unpack", type=Path)
+    parser.add_argument("--into", type=Path, default=Path("results/paper"))
+    options = parser.parse_args(words)
+    if options.unpack:
+        return unpack(options.unpack, options.into)
+    jobs = plan(options.passes)
+    if options.rounds is not None:
+        jobs = list(dict.fromkeys(Job(job.cell, job.seed, options.rounds) for job in jobs))
+    if options.done:
+        jobs = [job for job in jobs if not job.path(options.done).exists()]
+    if options.list:
+        for job in jobs:
+            print(job.command)
+        return 0
+    return sit(jobs, options)
+
+
+def sit(jobs: Sequence[Job], options: argparse.Namespace) -> int:
+    """Run the jobs in order, several at a time."""
+    until = time.time() + 60 * options.minutes
+    kept: list[dict[str, Any]] = []
+    if options.planes:
+        kept.append({"folder": "figure-1", "file": "planes", "record": planes(device=options.device)})
+        save(kept, options.out)
+        print(f"planes: {kept[0]['record']['made']['seconds']:.0f} s", flush=True)
+    work = [(job, options.device, until) for job in jobs]
+    with get_context("spawn").Pool(options.workers, _one_thread) as pool:
+        for job, outcome in pool.imap_unordered(_work, work):
+            if isinstance(outcome, str):
+                print(f"{job.cell.name} seed {job.seed}: {outcome}", flush=True)
+                continue
+            kept.append({"folder": job.folder, "file": _file(job, outcome), "record": outcome})
+            save(kept, options.out)
+            rounds, last = len(outcome["history"]), outcome["history"][-1]
+            print(
+                f"{job.cell.name} seed {job.seed}: {rounds} rounds, accuracy {last['accuracy']:.3f}, asr "
+                f"{last['asr']}, {outcome['made']['seconds']:.0f} s",
+                flush=True,
+            )
+    print(f"{len(kept)} of {len(jobs)} cells in {options.out}")
+    return 0 if kept else 1
+
+
+def save(kept: list[dict[str, Any]], path: Path) -> None:
+    """All records so far, in one file."""
+    with replacing(path) as file:
+        file.write(json.dumps({"records": kept}, allow_nan=False).encode())
+
+
+def _file(job: Job, record: dict[str, Any]) -> str:
+    """The name of the record, by the rounds that it has."""
+    return Job(job.cell, job.seed, len(record["history"])).file
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _work(task: tuple[Job, str, float]) -> tuple[Job, Any]:
+    """A record as JSON has it, or why there is none."""
+    job, device, until = task
+    if time.time() > until:
+        return job, "no time was left"
+    try:
+        record = run_job(job, device=device, until=until)
+    except Exception as error:  # one cell that fails must not end the sitting
+        return job, f"{type(error).__name__}: {error}"
+    return job, "too few rounds to keep" if record is None else short(json.loads(record.as_json()))
+
+
+def short(value: Any) -> Any:
+    """The same with six significant digits, and without what is empty in the metrics."""
+    if isinstance(value, dict):
+        return {key: short(inner) for key, inner in value.items() if inner not in ({}, "")}
+    if isinstance(value, list):
+        return [short(inner) for inner in value]
+    return float(f"{value:.{SIGNIFICANT}g}") if isinstance(value, float) else value
+
+
+def unpack(path: Path, into: Path) -> int:
+    """One file for each record of a sitting."""
+    content = json.loads(path.read_text())
+    written = 0
+    for one in content["records"]:
+        target = into / one["folder"] / f"{one['file']}.json"
+        if target.exists():
+            print(f"{target} is there already; it stays")
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as file:
+            file.write(as_lines(one["record"]).encode())
+        written += 1
+    print(f"{written} of {len(content['records'])} records written to {into}")
+    return 0
+
+
+def as_lines(record: dict[str, Any]) -> str:
+    """JSON with one line for each round or panel, which people and version control can read."""
+    key = next(name for name in ("history", "panels") if name in record)
+    lines = ",\n  ".join(json.dumps(one) for one in record[key])
+    rest = {name: value for name, value in record.items() if name != key}
+    return json.dumps(rest, indent=1)[:-2] + f',\n "{key}": [\n  {lines}\n ]\n}}\n'
+
+
+if __name__ == "__main__":
+    sys.exit(main())

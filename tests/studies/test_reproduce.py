@@ -1,0 +1,131 @@
+"""The paper's experiments are cells that can be run, found again and unpacked; all reported ones are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from randeigen.errors import BadParameter
+from randeigen.lab import FederatedRecord
+from randeigen.lab.paper.cells import EXPERIMENTS, chosen
+from randeigen.lab.paper.planes import planes
+from randeigen.lab.paper.reported_numbers import rows, table
+from randeigen.lab.paper.training import Job, run_job
+from studies import reproduce
+
+TABLES = {
+    "table:images": "images",
+    "table:sst2": "sst2",
+    "table:centralized": "centralized",
+    "table:dfba": "dfba",
+}
+
+
+@pytest.mark.parametrize(("experiment", "name"), TABLES.items())
+def test_every_reported_number_belongs_to_a_cell(experiment: str, name: str) -> None:
+    cells = {(cell.dataset, cell.attack, cell.eps, cell.rule) for cell in EXPERIMENTS[experiment].cells}
+    reported = {key[:4] for key in table(name)}
+    assert reported, "the file is empty"
+    assert reported <= cells
+
+
+def test_every_panel_of_figure_three_is_a_line_of_cells() -> None:
+    panels = {(row["dataset"], row["attack"]) for row in rows("figures") if row["figure"] == "figure3"}
+    assert len(panels) == 10
+    assert panels == {(cell.dataset, cell.attack) for cell in EXPERIMENTS["figure:3"].cells}
+
+
+def test_every_federated_table_has_the_printed_algorithm_beside_the_default() -> None:
+    for experiment in ("table:images", "table:sst2", "table:dfba", "table:small"):
+        rules = {cell.rule for cell in EXPERIMENTS[experiment].cells}
+        assert {"none", "published", "randeigen"} <= rules
+    printed = chosen("table:images", ["mnist/hidra/published"])[0].config(0)
+    assert (printed.rule, printed.clients, printed.rounds, printed.eps) == ("published", 100, 100, 0.2)
+
+
+def test_names_of_cells_and_files_of_jobs_are_all_different() -> None:
+    jobs = [
+        Job(cell, seed)
+        for each in EXPERIMENTS.values()
+        if not each.needs
+        for cell in each.cells
+        for seed in (0, 1)
+    ]
+    assert len({job.path(Path()) for job in jobs}) == len(jobs)
+    assert len({job.command for job in jobs}) == len(jobs)
+
+
+def test_a_cell_that_is_not_there_is_named_with_some_that_are() -> None:
+    with pytest.raises(BadParameter, match=r"no cell 'mnist/nope/randeigen'.*mnist/none/none"):
+        chosen("table:images", ["mnist/nope/randeigen"])
+    with pytest.raises(BadParameter, match="table:images"):
+        chosen("table:pictures")
+
+
+def test_a_record_says_how_it_was_made_and_what_attacks_reach_without_attacking() -> None:
+    cell = chosen("table:small", ["digits/none/none"])[0]
+    record = run_job(Job(cell, 1, 2))
+    assert isinstance(record, FederatedRecord)
+    assert (
+        record.made["command"]
+        == "randeigen reproduce table:small --cell 'digits/none/none' --seed 1 --rounds 2"
+    )
+    assert record.made["commit"]
+    assert record.made["seconds"] > 0
+    assert set(record.history[-1].more) >= {
+        "unattacked mra",
+        "unattacked mpa",
+        "unattacked dba",
+        "unattacked dfba",
+    }
+
+
+def test_a_sitting_is_packed_into_one_file_and_unpacked_into_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [
+        Job(cell, 0, 1) for cell in chosen("table:small", ["digits/hidra/none", "digits/hidra/randeigen"])
+    ]
+    monkeypatch.setitem(reproduce.PASSES, "clean", lambda: iter(jobs))
+    out, into = tmp_path / "sitting.json", tmp_path / "paper"
+    assert reproduce.main(["--passes", "clean", "--workers", "1", "--out", str(out)]) == 0
+    assert reproduce.main(["--unpack", str(out), "--into", str(into)]) == 0
+    files = sorted(into.rglob("*.json"))
+    assert files == sorted(job.path(into) for job in jobs)
+    records = [FederatedRecord.read(file) for file in files]
+    assert {record.spec.rule for record in records} == {"mean", "randeigen"}
+    before = files[0].read_text()
+    assert reproduce.main(["--unpack", str(out), "--into", str(into)]) == 0
+    assert "is there already" in capsys.readouterr().out
+    assert files[0].read_text() == before
+    assert reproduce.main(["--passes", "clean", "--list", "--done", str(into)]) == 0
+    assert "randeigen reproduce" not in capsys.readouterr().out
+
+
+def test_the_attack_shows_in_the_plane_of_the_top_directions() -> None:
+    record = planes(("digits",))
+    assert [panel["attack"] for panel in record["panels"]] == ["hidra", "tma", "dfba", "dba"]
+    for panel in record["panels"]:
+        along = np.array(panel["projections"])[:, 0]
+        byzantine, honest = along[: panel["byzantine"]], along[panel["byzantine"] :]
+        assert (len(byzantine), len(honest)) == (10, 40)
+        assert abs(byzantine).mean() > 2 * abs(honest).mean(), panel["attack"]
+    assert record["made"]["commit"]
+
+
+def test_a_cell_that_time_cuts_short_is_not_kept_with_hardly_any_rounds(tmp_path: Path) -> None:
+    cell = chosen("table:small", ["digits/hidra/none"])[0]
+    assert run_job(Job(cell, 0), until=0.0) is None
+
+
+def test_numbers_of_a_record_are_short(tmp_path: Path) -> None:
+    kept = reproduce.short({"accuracy": 0.123456789, "more": {}, "note": "", "rounds": [1, 2.00000001]})
+    assert kept == {"accuracy": 0.123457, "rounds": [1, 2.0]}
+    text = reproduce.as_lines({"spec": {"a": 1}, "history": [{"round": 1}, {"round": 2}]})
+    assert json.loads(text) == {"spec": {"a": 1}, "history": [{"round": 1}, {"round": 2}]}
