@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import like, to_host_float64
-from randeigen.backend.chunking import MIXED_NUMBERS
+from randeigen.backend.arrays import as_float64, as_host, joined, like, to_host_float64
+from randeigen.backend.batched import beside, namespace, where_true
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, MIXED_NUMBERS, parallel_map
+from randeigen.geometry.gram_batch import measured_batch
 from randeigen.geometry.measurement import GramAccumulator
-from randeigen.types import AfterMixing, Array, Block, ChunkedWeights, ColumnPlan, Combiner, Geometry
+from randeigen.types import AfterMixing, Array, Block, ChunkedWeights, ColumnPlan, Combiner, Geometry, Mask
+
+MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
+CHUNK_PIVOT_KEY = 2**63  # no chunk begins at this column, so no other random numbers have this key
 
 
 def as_combiner(plan: ColumnPlan) -> Combiner:
@@ -23,7 +29,11 @@ def as_combiner(plan: ColumnPlan) -> Combiner:
 
 @dataclass(frozen=True)
 class _Chunks:
-    """Σ wᵢ xᵢ of each chunk of columns, the weights made from the chunk's own geometry."""
+    """Σ wᵢ xᵢ of each chunk of columns, the weights made from the chunk's own geometry.
+
+    Many chunks at once; those whose numbers over- or underflow when squared, or that lie far from a pivot
+    of three secret rows, one by one with more care.
+    """
 
     plan: ChunkedWeights
 
@@ -32,15 +42,53 @@ class _Chunks:
         return self.plan.chunk
 
     def __call__(self, columns: slice, block: Block) -> Any:
-        """Chunks are counted from column 0, so blocks must not cut them."""
-        answer, chunk = np.empty(block.shape[1]), self.plan.chunk
-        for start in range(columns.start - columns.start % chunk, columns.stop, chunk):
-            at = slice(max(start - columns.start, 0), start - columns.start + chunk)
-            piece = to_host_float64(block[:, at])
-            weights = self.plan.weights_of(_measured(piece, [self.plan.seed, start]))
-            live = np.flatnonzero(weights)  # the others are left out, not multiplied: 0 · NaN is NaN
-            answer[at] = weights[live] @ piece[live]
-        return like(answer, block)
+        """Chunks are counted from column 0; a block that cuts one has two shorter ones."""
+        n, chunk, on_host = block.shape[0], self.plan.chunk, isinstance(block, np.ndarray)
+        most = CHUNK_GROUP_NUMBERS * (1 if on_host else DEVICE_PIECES)
+        step = max(min(most // (n * chunk), most // (8 * n * n)), 1) * chunk
+        cuts = [
+            columns.start,
+            *range(columns.start // chunk * chunk + step, columns.stop, step),
+            columns.stop,
+        ]
+        groups = [
+            (start, block[:, start - columns.start : stop - columns.start]) for start, stop in pairwise(cuts)
+        ]
+        answer = joined(parallel_map(self._group, groups) if on_host else list(map(self._group, groups)))
+        return answer.astype(block.dtype) if on_host else answer.to(block.dtype)
+
+    def _group(self, group: tuple[int, Block]) -> Any:
+        """(b,) the answer for the chunks from this column on."""
+        start, block = group
+        (n, width), chunk, numbers = block.shape, self.plan.chunk, as_float64(block)
+        answer, head = numbers.sum(0), min(-start % chunk, width)
+        whole = (width - head) // chunk
+        body = slice(head, head + whole * chunk)
+        batched = np.zeros(whole, dtype=bool)
+        if whole and n >= MIN_BATCHED_ROWS:
+            pieces = numbers[:, body].reshape(n, whole, chunk).swapaxes(0, 1)
+            weights, batched = self._weights(pieces, (start + head) // chunk)
+            answer[body] = (weights[:, None] @ pieces).reshape(-1)
+        alone = [slice(head + k * chunk, head + (k + 1) * chunk) for k in np.flatnonzero(~batched).tolist()]
+        for at in (slice(0, head), *alone, slice(body.stop, width)):
+            if at.start < at.stop:
+                answer[at] = beside(self._alone(to_host_float64(numbers[:, at]), start + at.start), answer)
+        return answer
+
+    def _weights(self, pieces: Any, first: int) -> tuple[Any, Mask]:
+        """(p, n) the weights in chunks from number `first` on, and which of these could be measured so."""
+        rng = np.random.default_rng([self.plan.seed, CHUNK_PIVOT_KEY])
+        with np.errstate(all="ignore"):
+            batch, measured = measured_batch(pieces, rng)
+            weights, index = namespace(pieces).zeros_like(pieces[:, :, 0]), where_true(measured)
+            if len(index):
+                weights[index] = self.plan.weights_of_many(batch.take(index), first + as_host(index))
+        return weights, as_host(measured)
+
+    def _alone(self, piece: Array, start: int) -> Array:
+        weights = self.plan.weights_of(_measured(piece, [self.plan.seed, start]), start // self.plan.chunk)
+        live = np.flatnonzero(weights)
+        return np.asarray(weights[live] @ piece[live])
 
 
 @dataclass(frozen=True, eq=False)

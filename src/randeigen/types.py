@@ -171,7 +171,8 @@ class ChunkedWeights:
 
     chunk: int  # columns
     seed: int  # of the measurements
-    weights_of: Callable[[Geometry], Array]
+    weights_of: Callable[[Geometry, int], Array]  # given the number of the chunk
+    weights_of_many: Callable[[Any, Index], Any]  # the same of a `GeometryBatch` and the chunks' numbers
 
 
 @dataclass(frozen=True, eq=False)

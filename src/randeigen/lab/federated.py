@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,6 +16,7 @@ import randeigen
 from randeigen import attacks
 from randeigen.attacks.base import AttackerView, ClientAttack, ModelInfo, SuccessSets, Tensor, UpdateAttack
 from randeigen.errors import BadParameter, TooManyCorrupt
+from randeigen.geometry.gram_batch import chunk_variances
 from randeigen.lab import clients, servers, tasks
 from randeigen.lab.clients import SimulatedClients
 from randeigen.lab.config import FederatedConfig, FederatedStream, LocalTraining
@@ -28,6 +29,7 @@ from randeigen.lab.stacked_sgd import Data
 from randeigen.lab.tasks import Task
 from randeigen.registry import build_rule
 from randeigen.rules import Rule
+from randeigen.rules.chunked import ChunkedRule
 from randeigen.types import Aggregate, Weights
 
 Attack: TypeAlias = UpdateAttack | ClientAttack
@@ -155,7 +157,7 @@ class Federation:
         seed = int(self.spec.rng(FederatedStream.RULE, t).integers(2**63))
         result, note = None, ""
         try:
-            result = randeigen.aggregate(rows, rule=self.rule, seed=seed)
+            result = randeigen.aggregate(rows, rule=self.informed_rule(rows[m:]), seed=seed)
         except TooManyCorrupt:  # an earlier round ruined the model: honest clients cannot train it any more
             note = "too many updates are not finite; the model stays as it is"
         seconds = self._clock() - start
@@ -203,6 +205,7 @@ class Federation:
             honest = participants[m:]
             return torch.cat([attack.updates(byzantine), self._honest_updates(weights, honest, rng)])
         rows = self._honest_updates(weights, participants, rng)
+        rule = self.informed_rule(rows[m:])
         view = AttackerView(
             m=m,
             n=len(participants),
@@ -211,10 +214,16 @@ class Federation:
             weights=weights,
             sizes=self.model.sizes,
             sigma=self.task.sigma,
-            weigh=lambda tried: randeigen.aggregate(tried, rule=self.rule, seed=t).weights,
+            weigh=lambda tried: randeigen.aggregate(tried, rule=rule, seed=t).weights,
         )
         rows[:m] = attack.craft(view.only(attack.sees), attack_rng)
         return rows
+
+    def informed_rule(self, honest: Tensor) -> Rule:
+        """The rule; an adaptive filter is told the honest variance of every chunk, as its authors do."""
+        if not (isinstance(self.rule, ChunkedRule) and self.rule.adaptive):
+            return self.rule
+        return replace(self.rule, sigma=chunk_variances(honest, self.rule.chunk))
 
     def local_training(self) -> LocalTraining:
         """How an honest client trains."""

@@ -1,0 +1,179 @@
+"""The Gram matrices of many parts of the same rows at once: chunks of columns, rows of a table, tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host_array, middle_of_three
+from randeigen.backend.batched import (
+    Flags,
+    Indices,
+    Numbers,
+    TopDirections,
+    beside,
+    medians,
+    namespace,
+    sorted_lines,
+    where_true,
+)
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS
+from randeigen.geometry.batched_eigen import tops_of_covariances
+from randeigen.geometry.gram import CENTRING_ROUNDING, START_DIRECTIONS
+from randeigen.geometry.measurement import (
+    LARGEST_EXACT_SQUARE,
+    MAX_PIVOTS,
+    OFFSET_RATIO,
+    SMALLEST_EXACT_SQUARE,
+    random_pairs,
+)
+
+PIVOT_ROUNDING_STEPS = 6  # roundings of an entry beside those of its sum: of the pivot, and of second order
+
+
+@dataclass(frozen=True, eq=False)
+class GramBatch:
+    """The exact Gram matrices of p clouds of n rows, in the caller's units; a `GeometryBatch`."""
+
+    gram: Numbers  # (p, n, n) inner products, measured from a pivot near the rows
+    prior_weights: Numbers  # (p, n)
+    start: Numbers  # (k, n) secret directions from which the search for top directions starts
+    precision: float  # rounding of an entry, relative to the two rows' norms
+    floor: float = 0.0  # squared norms below this may have underflowed
+
+    @property
+    def p(self) -> int:
+        return int(self.gram.shape[0])
+
+    @property
+    def n(self) -> int:
+        return int(self.gram.shape[1])
+
+    def take(self, index: Indices) -> GramBatch:
+        return GramBatch(self.gram[index], self.prior_weights[index], self.start, self.precision, self.floor)
+
+    def squared_norms_from_pivot(self) -> Numbers:
+        return namespace(self.gram).einsum("pii->pi", self.gram)
+
+    def squared_distances(self) -> Numbers:
+        squares = self.squared_norms_from_pivot()
+        between = squares[:, :, None] + squares[:, None, :] - 2 * self.gram
+        xp = namespace(between)
+        between = xp.clip(between, 0, None)
+        xp.einsum("pii->pi", between)[...] = 0.0
+        return between
+
+    def rounding_errors(self, weights: Numbers) -> Numbers:
+        return self.precision * self._mean_squares(weights) + self.floor
+
+    def top_directions(self, weights: Numbers) -> TopDirections:
+        covariances, root_weights = self._covariances(weights)
+        xp = namespace(covariances)
+        row_variances = xp.einsum("pii->pi", covariances)
+        traces = row_variances.sum(1)
+        visible = traces > CENTRING_ROUNDING * self._mean_squares(weights)  # else rounding is all there is
+        index = where_true(visible)
+        variances, projections = xp.clip(traces, 0, None), xp.zeros_like(weights)
+        allowances = xp.zeros_like(traces)
+        if len(index):
+            some = slice(None) if len(index) == self.p else index
+            covariances, roots = covariances[some], root_weights[some]
+            tops = tops_of_covariances(covariances, self.start)
+            projected = (covariances @ tops.vectors[:, :, None])[:, :, 0]
+            lengths = xp.where(roots > 0, roots * xp.sqrt(tops.values)[:, None], xp.inf)
+            variances[some], projections[some] = tops.values, projected / lengths
+            allowances[some] = tops.allowances
+        return TopDirections(variances, projections, medians(row_variances, weights > 0), allowances)
+
+    def _mean_squares(self, weights: Numbers) -> Numbers:
+        return (weights * self.squared_norms_from_pivot()).sum(1) / weights.sum(1)
+
+    def _covariances(self, weights: Numbers) -> tuple[Numbers, Numbers]:
+        """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩ of each cloud, and the roots of its weights."""
+        w = weights / weights.sum(1)[:, None]
+        root_weights = w**0.5
+        to_mean = (self.gram @ w[:, :, None])[:, :, 0]
+        to_mean = to_mean - (w * to_mean).sum(1)[:, None] / 2
+        covariances = self.gram - to_mean[:, :, None]
+        covariances -= to_mean[:, None, :]
+        covariances *= root_weights[:, :, None]
+        covariances *= root_weights[:, None, :]
+        return covariances, root_weights
+
+
+def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Flags]:
+    """The geometries of (p, n, w) pieces of at least three rows, and which of them are sound.
+
+    From the middle of three secret rows; pieces for which two of these are far out, from three others.
+    """
+    _, n, width = pieces.shape
+    gram: Any = None
+    sound: Any = None
+    first, second = random_pairs(n, rng)
+    pairs = beside(first, pieces), beside(second, pieces)
+    for _ in range(MAX_PIVOTS):
+        again: Any = slice(None) if sound is None else where_true(~sound)
+        if sound is not None and not len(again):
+            break
+        three = rng.choice(n, 3, replace=False).tolist()
+        pivot = middle_of_three(*(pieces[again][:, i] for i in three))
+        shifted = pieces[again] - pivot[:, None]
+        found = shifted @ shifted.swapaxes(1, 2)
+        good = _is_sound(found, shifted, pairs)
+        if sound is None:
+            gram, sound = found, good
+        else:
+            gram[again], sound[again] = found, good
+    batch = GramBatch(
+        gram,
+        namespace(gram).ones_like(gram[:, 0]),
+        beside(rng.standard_normal((START_DIRECTIONS, n)), pieces),
+        (width + PIVOT_ROUNDING_STEPS) * UNIT_ROUNDOFF[pieces.dtype.itemsize],
+    )
+    return batch, sound
+
+
+def _is_sound(gram: Numbers, shifted: Any, pairs: tuple[Indices, Indices]) -> Flags:
+    """(p,) whether a matrix holds what it should: no square over- or underflowed, the pivot is near.
+
+    `pairs` are secret pairs of rows, whose distances show how far rows are from each other.
+    """
+    xp = namespace(gram)
+    squares = xp.einsum("pii->pi", gram)
+    size = shifted.dtype.itemsize
+    plain = (squares < min(LARGEST_EXACT_SQUARE[size], 1e300)).all(1)  # which NaN is not
+    small = squares < SMALLEST_EXACT_SQUARE[size]
+    doubtful = where_true(small.any(1) & plain)
+    if len(doubtful):
+        differs = (shifted[doubtful] != 0).any(2)
+        plain[doubtful] = ~(small[doubtful] & differs).any(1)
+    i, j = pairs
+    distances = sorted_lines(xp.clip(squares[:, i] + squares[:, j] - 2 * gram[:, i, j], 0, None))
+    quartile = distances[:, distances.shape[1] // 4]
+    return plain & ~(medians(squares) > OFFSET_RATIO * quartile)
+
+
+def chunk_variances(rows: Any, chunk: int) -> list[float]:
+    """The top variance of (n, d) rows in each `chunk` columns: of honest rows, what FILTERING should know."""
+    n, d = rows.shape
+    rng, variances = np.random.default_rng(0), []
+    step = max(CHUNK_GROUP_NUMBERS // (n * chunk), 1) * chunk
+    cuts = [*range(0, d - d % chunk, step), d - d % chunk, d]  # the last chunk may be shorter
+    for start, stop in pairwise(cuts):
+        if start == stop:
+            continue
+        pieces = as_float64(as_host_array(rows[:, start:stop]))
+        width = min(chunk, stop - start)
+        pieces = pieces.reshape(n, -1, width).swapaxes(0, 1)
+        pieces = pieces - pieces.mean(1)[:, None]
+        batch = GramBatch(
+            pieces @ pieces.swapaxes(1, 2),
+            namespace(pieces).ones_like(pieces[:, :, 0]),
+            beside(rng.standard_normal((START_DIRECTIONS, n)), pieces),
+            0.0,
+        )
+        variances += batch.top_directions(batch.prior_weights).variances.tolist()
+    return variances
