@@ -29,9 +29,9 @@ from randeigen.cli.input_files import suffix_of
 from randeigen.cli.outcomes import FileOutcome, summary
 from randeigen.outcomes import Unusable
 from randeigen.provenance import versions
-from randeigen.rows import strict_json
 from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
+from randeigen.rows.formats.io import strict_json
 from randeigen.rows.write import replacing
 from randeigen.rules import Rule
 
@@ -142,7 +142,7 @@ def load(path: str) -> Audit:
     """An audit file, checked field by field."""
     stored = _bytes(path)
     try:
-        content = strict_json.loads(stored.decode(), MAX_JSON_DEPTH)
+        content = strict_json(stored.decode(), MAX_JSON_DEPTH)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not an audit: {error}.") from None
     schema = content.get("schema") if isinstance(content, dict) else None

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from randeigen.backend.chunking import block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.outcomes import NO_USABLE_FILE, Unusable
-from randeigen.rows.ballots import winner_of
 from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
 from randeigen.rows.formats.headers import FORMATS, Survey
 from randeigen.rows.formats.io import OpenFiles, Stamp, let_clock_pass
 from randeigen.rows.formats.reader import Reader
-from randeigen.rows.layout import Layout, LeafSlice
-from randeigen.rows.output import OutputBuffer, decide_by_vote
+from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights
 
 Visit = Callable[[int, FileIO, int], None]  # (row, its open file, its size)

@@ -24,8 +24,7 @@ from randeigen.backend.arrays import (
 from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
-from randeigen.rows.layout import Layout
-from randeigen.rows.output import OutputBuffer, decide_by_vote
+from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote
 from randeigen.rows.vote import elect
 from randeigen.rows.walk import Foreign, Path, entry
 from randeigen.types import Answer, Block, Weights

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from randeigen.backend.arrays import wider
 from randeigen.errors import BadRows
-from randeigen.rows.ballots import winner_of
 from randeigen.rows.differences import Entries, difference, kind_name, leaves_of, none_readable, unreadable
+from randeigen.rows.leaves import winner_of
 from randeigen.rows.walk import Path, Record, Unreadable, class_name, entry, numbers_of, walk
 
 Form: TypeAlias = frozenset[tuple[Any, ...]]  # what rows must share: paths, homes, shapes, kinds

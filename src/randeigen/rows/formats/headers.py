@@ -13,12 +13,11 @@ from io import FileIO
 from typing import Any, NamedTuple, TypeVar
 
 from randeigen.errors import BadRows
-from randeigen.rows.ballots import winner_of
 from randeigen.rows.formats import Entry, UnreadableFile, is_float, nbytes, npy, npz, quote, shown, storage
 from randeigen.rows.formats.io import OpenFiles
-from randeigen.rows.formats.offsets import packed
-from randeigen.rows.formats.reader import Structure
+from randeigen.rows.formats.reader import Structure, packed
 from randeigen.rows.formats.safetensors import extent, inspect
+from randeigen.rows.leaves import winner_of
 
 FREE_HEADER_BYTES = 2**12  # bytes of header that any file may have, whatever the others have
 FREE_DEFLATED_BYTES = 2**14  # bytes that any file may deflate

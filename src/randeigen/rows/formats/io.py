@@ -1,4 +1,4 @@
-"""Reading bytes that others wrote: private buffers, never maps, and few files open at once.
+"""Reading bytes, and JSON, that others wrote: private buffers, never maps, and few files open at once.
 
 A mapped file that shrinks kills the process that reads it; a read that comes back short is an answer.
 """
@@ -6,6 +6,8 @@ A mapped file that shrinks kills the process that reads it; a read that comes ba
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import stat
 import time
@@ -13,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from io import FileIO
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from randeigen.rows.formats import Deflated, UnreadableFile
 
@@ -198,3 +200,52 @@ class Inflater:
             if data or spent:
                 return data
         return b""
+
+
+class RepeatedKey(ValueError):
+    """An object has a key twice, and readers differ on which one counts."""
+
+
+def strict_json(text: str, max_depth: int | None = None) -> Any:
+    """The value, or ValueError (RecursionError, if it is nested too deep for Python's own parser).
+
+    Without the liberties that this parser takes: no key may appear twice in an object, NaN and
+    Infinity are no numbers, and each number must fit a float.
+    """
+    value = json.loads(
+        text, object_pairs_hook=_no_repeated_key, parse_constant=_no_constant, parse_float=_finite
+    )
+    if max_depth is not None:
+        _refuse_depth(value, max_depth)
+    return value
+
+
+def _no_repeated_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise RepeatedKey("a key appears twice")
+    return value
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"the number {text:.40} is too large")
+    return value
+
+
+def _refuse_depth(value: Any, most: int) -> None:
+    """Whatever prints or compares a value later may do so without asking how deep it goes."""
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise ValueError(f"it is nested more than {most} deep")

@@ -1,8 +1,13 @@
-"""One pass over many files: numbers of a leaf, wherever each file stores them."""
+"""One pass over many files: numbers of a leaf, wherever each file stores them.
+
+Where that is takes few bytes to remember: thousands of files of one layout share one record of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -11,12 +16,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import copy
-from randeigen.rows.formats import LeafOffset, UnreadableFile, nbytes, storage
+from randeigen.rows.formats import Deflated, Entry, LeafOffset, UnreadableFile, nbytes, storage
 from randeigen.rows.formats.io import Inflater, OpenFiles, Stamp, read_into
 from randeigen.rows.formats.npy import MAX_FORTRAN_BYTES
-from randeigen.rows.formats.offsets import unpacked
 
 Structure: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, code, shape) of each leaf
+LEAF = struct.Struct("<q8s??qqqI")  # start, code, Fortran order, deflated: stored, size, skip, CRC
+
+
+def packed(entries: Iterable[Entry]) -> bytes:
+    """The offsets of these entries, one after the other."""
+    return b"".join(map(_packed, entries))
+
+
+def _packed(entry: Entry) -> bytes:
+    start, fortran, deflated = entry.offset
+    return LEAF.pack(
+        start, entry.code.encode(), fortran, deflated is not None, *(deflated or Deflated(0, 0, 0, 0))
+    )
+
+
+@lru_cache(maxsize=1024)
+def unpacked(offsets: bytes, index: int) -> tuple[str, LeafOffset]:
+    """The code one leaf is stored in, and its offset."""
+    start, code, fortran, is_deflated, *member = LEAF.unpack_from(offsets, index * LEAF.size)
+    deflated = Deflated(*member) if is_deflated else None
+    return code.rstrip(b"\0").decode(), LeafOffset(start, fortran, deflated)
 
 
 class Reader:

@@ -6,8 +6,7 @@ from io import FileIO
 from typing import Any
 
 from randeigen.rows.formats import CODES, Entry, LeafOffset, UnreadableFile, nbytes, quote
-from randeigen.rows.formats.io import read_bytes, stamp_of
-from randeigen.rows.strict_json import RepeatedKey, loads
+from randeigen.rows.formats.io import RepeatedKey, read_bytes, stamp_of, strict_json
 
 
 def extent(file: FileIO) -> int:
@@ -39,7 +38,7 @@ def parse(text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise UnreadableFile("has a header that does not begin with '{'")
     try:
-        header = loads(text.decode())
+        header = strict_json(text.decode())
     except RepeatedKey as error:
         raise UnreadableFile("has a header with a key that appears twice") from error
     except (ValueError, RecursionError) as error:

@@ -1,21 +1,63 @@
-"""Where the second pass writes: the answer in the caller's form; integers and bools are decided by vote."""
+"""Leaves laid end to end: which columns of a row are whose, and the answer as it is written into leaves.
+
+And votes. Integers and bools are decided by the rows' weights; a form, a structure or a format is the one
+that more than half of the rows share: no one sender sets it.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_writable_array, copy, kind, store
 from randeigen.backend.chunking import block_columns
-from randeigen.rows.layout import Layout
 from randeigen.types import Weights
+
+Ballot = TypeVar("Ballot")
 
 # Sums of weights carry rounding; half is reached a little early, so that ties fall to the lower value.
 HALF_OF_WEIGHT = 0.5 * (1 - 1e-9)
+
+
+class LeafSlice(NamedTuple):
+    """The entries of one leaf that lie in a block."""
+
+    leaf: int
+    start: int  # the first entry of the leaf, in C order
+    stop: int  # one past the last
+    at: int  # its first column within the block
+
+    @property
+    def columns(self) -> slice:
+        """Its columns within the block."""
+        return slice(self.at, self.at + self.stop - self.start)
+
+
+class Layout:
+    """Leaves of these shapes as one long row."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._ends = list(accumulate(math.prod(shape) for shape in shapes))
+        self.d = self._ends[-1] if self._ends else 0
+
+    def leaf_slices(self, columns: slice) -> list[LeafSlice]:
+        """The leaves that a block of these columns runs through, in order."""
+        slices, column = [], columns.start
+        leaf = bisect_right(self._ends, column)
+        while column < columns.stop:
+            begin = self._ends[leaf - 1] if leaf else 0
+            stop = min(self._ends[leaf], columns.stop)
+            if stop > column:
+                slices.append(LeafSlice(leaf, column - begin, stop - begin, column - columns.start))
+            column, leaf = stop, leaf + 1
+        return slices
 
 
 class OutputBuffer:
@@ -72,3 +114,11 @@ def lower_median(values: NDArray[Any], weights: Weights) -> NDArray[Any]:
 def majority(values: NDArray[Any], weights: Weights) -> NDArray[np.bool_]:
     """Per column of (m, b) bools, whether more than half the weight is True; False in a tie."""
     return np.asarray(weights @ (values == 0) < HALF_OF_WEIGHT * weights.sum())
+
+
+def winner_of(ballots: Counter[Ballot], voters: int) -> Ballot | None:
+    """What more than half of the voters chose, or None."""
+    for ballot, count in ballots.most_common(1):
+        if 2 * count > voters:
+            return ballot
+    return None
