@@ -22,7 +22,7 @@ pytest.importorskip("rich")
 import randeigen
 from commands import cli, fails
 from randeigen import registry
-from randeigen.cli import console, exit_codes, outcomes
+from randeigen.cli import console, outcomes
 from randeigen.cli.commands import aggregate as command
 from randeigen.rows import write_answer, write_safetensors
 
@@ -313,7 +313,7 @@ def test_a_mistake_is_refused_before_any_file_is_opened(
 ) -> None:
     monkeypatch.setattr("randeigen.cli.aggregate_files.as_rows", lambda *a: pytest.fail("files were opened"))
     monkeypatch.setattr(
-        "randeigen.cli.fingerprints.open_regular", lambda *a: pytest.fail("files were opened")
+        "randeigen.cli.aggregate_files.open_regular", lambda *a: pytest.fail("files were opened")
     )
     arguments, saying = MISTAKES[mistake]
     before = sorted(folder.parent.rglob("*"))
@@ -501,7 +501,7 @@ def test_hostile_names_are_shown_not_obeyed(tmp_path: Path) -> None:
     call = ["aggregate", made, "--f", 2, "--out", tmp_path / "m.npy", "--audit", tmp_path / "a.json"]
     said = cli(*call, "--all").stdout
     for name in NAMES:
-        assert exit_codes.plain(name) in said
+        assert console.plain(name) in said
     assert not set(said) & {"\x1b", "\r", "\u202e", "\t"}
     (made / NAMES[2]).write_bytes(b"")
     (made / NAMES[3]).write_bytes(b"")

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import randeigen
-from randeigen.cli.options import CommandWithRenamedFlags
+from randeigen.cli.console import print_error
 
 HELP = """Average files of which some may be corrupt, and know how far these can have moved the answer.
 
@@ -43,6 +43,34 @@ COMMANDS = {
     "train": "Train a model on data of which some is poison.",
     "attacks": "List the attacks of the laboratory.",
 }
+
+
+# Old names work until the release after the one that renamed them; no help shows them.
+RENAMED_FLAGS = {
+    "--calm": "--attack-start",
+    "--feared": "--assumed-eps",
+    "--redraw": "--resample-attackers",
+    "--sample": "--participation",
+    "--rate": "--lr",
+}
+
+
+class CommandWithRenamedFlags(TyperCommand):
+    """A command that takes flags by their old names too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        flags = {flag for option in self.params for flag in option.opts}
+        renamed = {old: new for old, new in RENAMED_FLAGS.items() if new in flags and old not in flags}
+        end = args.index("--") if "--" in args else len(args)
+        return super().parse_args(ctx, [*(_current(word, renamed) for word in args[:end]), *args[end:]])
+
+
+def _current(word: str, renamed: dict[str, str]) -> str:
+    flag, equals, value = word.partition("=")
+    if flag not in renamed:
+        return word
+    print_error(f"Note: {flag} is now {renamed[flag]}; the old name will go.")
+    return renamed[flag] + equals + value
 
 
 class LazyGroup(TyperGroup):

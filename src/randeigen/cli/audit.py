@@ -22,13 +22,12 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from randeigen.cli.aggregate_files import AggregateOptions, Judged, folder_of
-from randeigen.cli.exit_codes import UsageError
-from randeigen.cli.fingerprints import Digest
-from randeigen.cli.input_files import suffix_of
+from randeigen.cli.aggregate_files import AggregateOptions, Digest, Judged, folder_of
+from randeigen.cli.console import UsageError
 from randeigen.cli.outcomes import FileOutcome, summary
 from randeigen.outcomes import Unusable
 from randeigen.provenance import versions
+from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.formats.io import strict_json

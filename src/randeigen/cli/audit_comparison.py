@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.chunking import BLOCK_BYTES
+from randeigen.cli.aggregate_files import Digest
 from randeigen.cli.audit import FIRST, INFORMATION, Audit, seal
-from randeigen.cli.fingerprints import Digest
 from randeigen.cli.outcomes import short
 from randeigen.errors import RandEigenError
 from randeigen.outcomes import NO_USABLE_FILE

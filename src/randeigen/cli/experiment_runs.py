@@ -16,8 +16,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from randeigen.cli.console import console
-from randeigen.cli.exit_codes import INTERRUPTED, print_error
+from randeigen.cli.console import INTERRUPTED, console, print_error
 from randeigen.errors import RandEigenError
 from randeigen.lab.record_files import described, file_name, find_record
 

@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from randeigen.cli.exit_codes import UsageError
+from randeigen.cli.console import UsageError
+from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats.headers import FORMATS
 
 KNOWN = ", ".join(FORMATS)
@@ -34,11 +35,6 @@ def _refuse_mixture(paths: Sequence[str]) -> None:
             raise UsageError(f"{path} is not a file of updates; give files that end in {KNOWN}.")
         if suffix_of(path) != suffix_of(first):
             raise UsageError(f"{first} and {path} are of different formats; give files of one format.")
-
-
-def suffix_of(path: str) -> str:
-    """The suffix, in lower case: it decides how a file is read or written."""
-    return os.path.splitext(path)[1].lower()
 
 
 def _files(argument: str) -> list[str]:

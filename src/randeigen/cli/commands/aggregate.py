@@ -10,12 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from randeigen.cli import audit as audits
-from randeigen.cli.aggregate_files import AggregateOptions, aggregate_files, write
-from randeigen.cli.console import print_line, progress_bar, show
-from randeigen.cli.exit_codes import UsageError, exit_on_error
-from randeigen.cli.fingerprints import Fingerprints, digest
+from randeigen.cli.aggregate_files import AggregateOptions, Fingerprints, aggregate_files, digest, write
+from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
 from randeigen.cli.input_files import check_apart, check_output, expand
-from randeigen.cli.outcomes import FileOutcome, file_outcomes, summary
+from randeigen.cli.outcomes import FileOutcome, file_outcomes, show, summary
 from randeigen.registry import DEFAULT, build_rule
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging

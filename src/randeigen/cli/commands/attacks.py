@@ -11,8 +11,7 @@ import typer
 from rich.text import Text
 
 from randeigen.attacks import ATTACKS, POISONS
-from randeigen.cli.console import console, print_line
-from randeigen.cli.exit_codes import UsageError, exit_on_error, print_error
+from randeigen.cli.console import UsageError, console, exit_on_error, print_error, print_line
 from randeigen.cli.options import TableAsJson
 from randeigen.cli.rule_listing import wrapped
 from randeigen.registry import parameters

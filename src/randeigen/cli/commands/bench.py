@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 
 from randeigen import timing
-from randeigen.cli.console import console, spinner
-from randeigen.cli.exit_codes import UsageError, exit_on_error
+from randeigen.cli.console import UsageError, console, exit_on_error, spinner
 from randeigen.cli.options import Device, TableAsJson
 from randeigen.registry import build_rule
 from randeigen.rows.write import replacing

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import randeigen
-from randeigen.cli.aggregate_files import aggregate_files, write
+from randeigen.cli.aggregate_files import Digest, Fingerprints, aggregate_files, digest, write
 from randeigen.cli.audit import Audit, Outcome, load, record
 from randeigen.cli.audit_comparison import (
     Difference,
@@ -22,13 +22,11 @@ from randeigen.cli.audit_comparison import (
     fingerprint,
     verdicts,
 )
-from randeigen.cli.console import print_line, progress_bar
-from randeigen.cli.exit_codes import DIFFERS, UsageError, exit_on_error
-from randeigen.cli.fingerprints import Digest, Fingerprints, digest
-from randeigen.cli.input_files import suffix_of
+from randeigen.cli.console import DIFFERS, UsageError, exit_on_error, print_line, progress_bar
 from randeigen.cli.outcomes import count, file_outcomes
 from randeigen.errors import TooManyCorrupt
 from randeigen.registry import build_rule
+from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.types import Progress
 

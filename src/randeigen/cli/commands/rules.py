@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from randeigen.cli.console import console, print_line
-from randeigen.cli.exit_codes import UsageError, exit_on_error
+from randeigen.cli.console import UsageError, console, exit_on_error, print_line
 from randeigen.cli.rule_listing import FAMILIES, Page, pages, wrapped
 from randeigen.rows.write import replacing
 

@@ -11,8 +11,7 @@ import numpy as np
 import typer
 
 from randeigen import attacks, plotting
-from randeigen.cli.console import print_line
-from randeigen.cli.exit_codes import exit_on_error, print_error
+from randeigen.cli.console import exit_on_error, print_error, print_line
 from randeigen.cli.experiment_runs import (
     FinishedRun,
     ProgressLine,

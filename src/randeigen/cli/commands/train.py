@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from randeigen import attacks
-from randeigen.cli.console import print_line
-from randeigen.cli.exit_codes import exit_on_error, print_error
+from randeigen.cli.console import exit_on_error, print_error, print_line
 from randeigen.cli.experiment_runs import (
     FinishedRun,
     ProgressLine,
