@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from randeigen.timed_rows import Dtype, Form
 from randeigen.types import GeometryKind
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "float16", "float64")
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 COLUMN_RULES = ("median", "trimmed-mean", "bulyan")
 CHUNKED_RULES = ("chunked-filtering", "chunked-no-regret")
@@ -29,8 +30,8 @@ MEMORY_NUMBERS = 20 * 2**20
 class Cell:
     """One point of the surface."""
 
-    form: str
-    dtype: str
+    form: Form
+    dtype: Dtype
     n: int
     d: int
     rule: str = "randeigen"

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from randeigen.attacks import ATTACKS, DBA, MRA
-from randeigen.lab.config import FederatedConfig
+from randeigen.lab.config import FederatedConfig, Partition
 from randeigen.lab.federated import Federation
 from randeigen.rules import ChunkedFiltering, Mean, RandEigen, Rule
 
@@ -25,7 +25,11 @@ History: TypeAlias = Sequence[Mapping[str, Any]]  # the metrics of every round
 
 EPS = 0.2
 RATES_EVERY = 5  # rounds between measurements of all attacks' success rates on an unattacked model
-PARTITIONS = {"iid": ("iid", 0.3), "dirichlet-0.3": ("dirichlet", 0.3), "dirichlet-0.1": ("dirichlet", 0.1)}
+PARTITIONS: dict[str, tuple[Partition, float]] = {
+    "iid": ("iid", 0.3),
+    "dirichlet-0.3": ("dirichlet", 0.3),
+    "dirichlet-0.1": ("dirichlet", 0.1),
+}
 TITLES = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",

@@ -23,7 +23,7 @@ import numpy as np
 
 from randeigen.attacks import Clean, GradientMatching, LabelFlipPoison, Subpopulation, Trigger
 from randeigen.attacks.base import DataPoison
-from randeigen.lab.config import CentralizedConfig
+from randeigen.lab.config import CentralizedConfig, Defence
 from randeigen.rows.write import replacing
 from studies.provenance import commit
 
@@ -31,7 +31,8 @@ SEEDS = 5
 SCRATCH = CentralizedConfig("mnist", "subpopulation", eps=0.05, epochs=8)
 TUNED = replace(SCRATCH, start="pretrained", epochs=5)
 MATCHED = replace(TUNED, attack="matching")
-ALL, BOTH = ("clean", "none", "suspects"), ("none", "suspects")
+ALL: tuple[Defence, ...] = ("clean", "none", "suspects")
+BOTH: tuple[Defence, ...] = ("none", "suspects")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Part:
     spec: CentralizedConfig
     attack: Any  # a DataPoison with an index of clusters or targets
     many: int  # clusters or targets for each seed
-    defences: tuple[str, ...]
+    defences: tuple[Defence, ...]
     seeds: int = SEEDS
 
     def poisoner(self, which: int) -> DataPoison:

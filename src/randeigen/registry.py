@@ -18,7 +18,7 @@ from typing import Any, Literal, get_origin
 
 from randeigen.errors import BadParameter
 from randeigen.rules import MIXERS, RULES
-from randeigen.rules.base import MAX_STAGES, Rule
+from randeigen.rules.base import MAX_STAGES, Rule, literal_choices
 
 DEFAULT = "randeigen"
 MAX_NAME_LENGTH = 2000  # characters, parameters included
@@ -106,7 +106,7 @@ def _stages(text: str) -> list[str]:
 
 def _value(key: str, text: str, kind: str) -> Any:
     """A parameter's value, strictly: no spaces, no NaN, no infinity."""
-    if choices := re.findall(r"['\"]([^'\"]*)['\"]", kind) if "Literal[" in kind else []:
+    if choices := literal_choices(kind):
         if text in choices:
             return text
         raise BadParameter(f"{key}={text!r} is not a value; choose one of {', '.join(choices)}.")

@@ -38,7 +38,7 @@ class TimedRows(NamedTuple):
 
 @contextmanager
 def timed_rows(
-    n: int, d: int, dtype: str = "float32", device: str = "cpu", seed: int = 0, form: str = "matrix"
+    n: int, d: int, dtype: Dtype = "float32", device: str = "cpu", seed: int = 0, form: Form = "matrix"
 ) -> Iterator[TimedRows]:
     """n Gaussian rows of d numbers. Vectors and matrices are numpy's on the CPU, where it has the dtype.
 

@@ -16,7 +16,7 @@ import numpy as np
 import randeigen
 from randeigen.provenance import versions as core_versions
 from randeigen.rules import Rule
-from randeigen.timed_rows import TimedRows, timed_rows
+from randeigen.timed_rows import Dtype, Form, TimedRows, timed_rows
 from randeigen.types import GeometryKind
 
 MAX_TIMED_SECONDS = 4.0  # after this long no further call of a rule is begun
@@ -39,7 +39,7 @@ class Timing:
     extra_mb: float  # peak private memory beyond the rows and the answer
     mean_ms: float  # the plain mean it is compared with
     mean_best_ms: float
-    form: str = "matrix"
+    form: Form = "matrix"
 
 
 def time_rules(
@@ -47,9 +47,9 @@ def time_rules(
     n: int,
     d: int,
     *,
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     device: str = "cpu",
-    form: str = "matrix",
+    form: Form = "matrix",
     geometry: GeometryKind = "auto",
     repeats: int = 7,
     max_seconds: float = MAX_TIMED_SECONDS,

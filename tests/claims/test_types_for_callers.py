@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import randeigen
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FORMS = """
@@ -92,6 +94,61 @@ reveal_type(randeigen.aggregate(states, eps=0.1).mean)
     found = checked(tmp_path, source)
     revealed = [plain(kind) for kind in re.findall(r'Revealed type is "(.*)"', found)]
     assert revealed == ["Tensor", "Tensor", "dict[str, Tensor]"], found
+
+
+OPTIONS = """
+from randeigen import RandEigen, attacks, rules
+from randeigen.lab import CentralizedConfig, FederatedConfig
+
+RandEigen(0.1, removal="random")
+rules.MDA(0.1, ties="first")
+rules.CenteredClipping(0.1, start="origin")
+attacks.MinMax(along="sign")
+FederatedConfig(partition="dirichlet")
+CentralizedConfig(defence="backward", start="pretrained")
+"""
+WRONG_OPTIONS = """
+RandEigen(0.1, removal="hard")
+rules.MDA(0.1, ties="last")
+rules.CenteredClipping(0.1, start="centre")
+attacks.MinMax(along="mean")
+FederatedConfig(partition="even")
+CentralizedConfig(defence="filter")
+CentralizedConfig(start="warm")
+"""
+
+
+@pytest.mark.slow
+def test_options_of_rules_attacks_and_configurations_are_known(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    wrong = WRONG_OPTIONS.strip().splitlines()
+    found = checked(tmp_path, OPTIONS + "\n".join(wrong))
+    assert found.count('expected "Literal[') == len(wrong), found
+    assert f"Found {len(wrong)} errors" in found
+
+
+def test_the_same_options_are_checked_when_they_are_given() -> None:
+    pytest.importorskip("torch")
+    known: dict[str, object] = {}
+    exec(OPTIONS, known)
+    for call in WRONG_OPTIONS.strip().splitlines():
+        with pytest.raises(randeigen.errors.BadParameter, match="choose"):
+            exec(call, known)
+
+
+@pytest.mark.slow
+def test_the_laboratory_speaks_of_tensors(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source = """
+from randeigen.attacks.base import AttackerView
+from randeigen.lab.servers import Sgd
+
+def craft(view: AttackerView) -> None:
+    reveal_type(view.honest)
+    reveal_type(Sgd().step(view.weights, view.weights, {})[0])
+"""
+    found = checked(tmp_path, source)
+    assert [plain(kind) for kind in re.findall(r'Revealed type is "(.*)"', found)] == 2 * ["Tensor"], found
 
 
 @pytest.mark.parametrize("name", ["api", "certificate", "geometry.projection"])

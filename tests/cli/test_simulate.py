@@ -258,7 +258,7 @@ def test_the_records_can_be_had_on_stdout(tmp_path: Path) -> None:
         (("--partition", "dirichlet", "--alpha", "0"), "positive number"),
         (("--participation", "0"), "(0, 1]"),
         (("--lr", "-1"), "positive"),
-        (("--partition", "cuts"), "iid, dirichlet"),
+        (("--partition", "cuts"), "not one of 'iid', 'dirichlet'"),
         (("--server", "adam:eta=fast"), "is not a value"),
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",

@@ -144,7 +144,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("--attack", "trigger:share=0.9"), "share=0.9"),
         (("--attack", "subpopulation:alpha=900"), "give a smaller alpha"),
         (("--defence", "prayer"), "there is no defence 'prayer'"),
-        (("--start", "yesterday"), "there is no start 'yesterday'"),
+        (("--start", "yesterday"), "not one of 'scratch', 'pretrained'"),
         (("--eps", "0.7"), "eps=0.7"),
         (("--lr", "-1"), "positive"),
         (("--device", "abacus"), "is not known"),

@@ -34,13 +34,16 @@ from randeigen.attacks.text import TextInfo
 from randeigen.types import Array, Progress, Weights
 
 if TYPE_CHECKING:
-    from randeigen.lab.config import LocalTraining
+    from torch import Tensor as Tensor  # torch types its own; modules of attacks take the name from here
 
-Tensor: TypeAlias = Any  # a torch.Tensor: attacks and laboratory are importable without torch
+    from randeigen.lab.config import LocalTraining
+else:
+    Tensor = Any  # attacks on rows are importable without torch
 RowsFunction: TypeAlias = Callable[[Array, int, Generator], Array]  # (h, d) honest rows, m, rng: (m, d) rows
 # One training step of Byzantine clients: images (clients, batch, ...), labels (clients, batch) and the
 # clients' indices (clients,), to the images and labels that they train on instead.
 BatchPoison: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+HIDDEN: Any = None  # in place of what an attack does not list in `sees`
 # Images and the labels that the attacker wants for them, by the name of the success rate.
 SuccessSets: TypeAlias = dict[str, tuple[Tensor, Tensor]]
 
@@ -103,12 +106,12 @@ class AttackerView:
 
     m: int  # Byzantine clients
     n: int  # clients in all
-    honest: Tensor = None  # (n - m, d) the honest clients' updates
-    own: Tensor = None  # (m, d) what the Byzantine clients would have sent, had they trained honestly
-    weights: Tensor = None  # (d,) the global model
+    honest: Tensor = HIDDEN  # (n - m, d) the honest clients' updates
+    own: Tensor = HIDDEN  # (m, d) what the Byzantine clients would have sent, had they trained honestly
+    weights: Tensor = HIDDEN  # (d,) the global model
     sizes: tuple[int, ...] = ()  # of the model's tensors, in order
     sigma: float = math.nan  # the variance that a thresholding defence assumes of honest updates
-    weigh: Callable[[Tensor], Weights] | None = None  # the server's rule under another seed: rows to weights
+    weigh: Callable[[Any], Weights] | None = None  # the server's rule under another seed: rows to weights
 
     @property
     def eps(self) -> float:
@@ -118,7 +121,7 @@ class AttackerView:
     def only(self, sees: tuple[str, ...]) -> AttackerView:
         """The same with everything else hidden. The model and its tensors' sizes are public."""
         hidden = {"honest", "own", "sigma", "weigh"} - set(sees)
-        blank: dict[str, Any] = {"honest": None, "own": None, "sigma": math.nan, "weigh": None}
+        blank: dict[str, Any] = {"honest": HIDDEN, "own": HIDDEN, "sigma": math.nan, "weigh": None}
         return replace(self, **{name: blank[name] for name in hidden})
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+import numpy as np
 
 from randeigen.attacks.base import Tensor
 
 Pixel: TypeAlias = tuple[int, int]
+Images = TypeVar("Images", np.ndarray, "Tensor")  # (..., height, width), and the same comes back
 
 MIN_FULL_SIZE_SIDE = 14  # pixels; images narrower than this get smaller triggers
 
@@ -19,9 +22,9 @@ class Patch:
     pixels: tuple[Pixel, ...]
     values: tuple[float, ...]
 
-    def stamp(self, images: Tensor) -> Tensor:
-        """Copies of the images (..., height, width), arrays or tensors, with the trigger on them."""
-        out = images.clone() if hasattr(images, "clone") else images.copy()
+    def stamp(self, images: Images) -> Images:
+        """Copies of the images (..., height, width) with the trigger on them."""
+        out: Images = images.copy() if isinstance(images, np.ndarray) else images.clone()
         for (row, column), value in zip(self.pixels, self.values, strict=True):
             out[..., row, column] = value
         return out

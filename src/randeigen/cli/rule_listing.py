@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from randeigen.rules import MIXERS, RULES
-from randeigen.rules.base import Facts
+from randeigen.rules.base import Facts, literal_choices
 
 # The families in the order they are listed, and what the members of each have in common.
 FAMILIES = {
@@ -31,7 +31,7 @@ class Page:
 
     name: str
     family: str
-    kind: str  # "rule" or "mixer"
+    kind: Literal["rule", "mixer"]
     class_name: str
     fixed: dict[str, Any]  # what this name sets of the class's parameters
     takes: dict[str, tuple[str, str]]  # parameters beyond eps and f: type and default, as written
@@ -60,9 +60,15 @@ class Page:
             "class": self.class_name,
             "what": self.line,
             **self.facts._asdict(),
-            "parameters": {key: {"type": t, "default": d} for key, (t, d) in self.takes.items()},
+            "parameters": {key: _as_json(kind, default) for key, (kind, default) in self.takes.items()},
             "doc": self.doc,
         }
+
+
+def _as_json(annotation: str, default: str) -> dict[str, Any]:
+    choices = list(literal_choices(annotation))
+    more = {"choices": choices} if choices else {}
+    return {"type": "str" if choices else annotation, "default": default, **more}
 
 
 def pages() -> dict[str, Page]:
@@ -73,7 +79,7 @@ def pages() -> dict[str, Page]:
     return {page.name: page for page in sorted(found, key=lambda page: order.index(page.family))}
 
 
-def _page(name: str, make: Callable[..., Any], kind: str) -> Page:
+def _page(name: str, make: Callable[..., Any], kind: Literal["rule", "mixer"]) -> Page:
     made: Any = make.func if isinstance(make, partial) else make
     fixed = make.keywords if isinstance(make, partial) else {}
     takes = {

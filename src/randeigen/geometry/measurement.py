@@ -54,7 +54,7 @@ TOO_LARGE = "too large to measure beside the others"
 
 
 def measure(
-    rows: Rows, kind: str = "auto", seed: int = 0, progress: Progress | None = None
+    rows: Rows, kind: GeometryKind = "auto", seed: int = 0, progress: Progress | None = None
 ) -> tuple[Geometry, dict[int, str]]:
     """The geometry of all rows, and which rows could not be measured, with the reason."""
     accumulator = _choose(rows, kind, seed)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-
-from randeigen.attacks.base import Tensor
+from torch import Tensor
 
 BETA1, BETA2, SMALLEST = 0.9, 0.999, 1e-8  # as in torch.optim.AdamW
 

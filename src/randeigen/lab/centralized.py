@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from randeigen.attacks.base import Tensor
 from randeigen.lab.config import CentralizedConfig, CentralizedStream
 from randeigen.lab.devices import few_threads
 from randeigen.lab.poisoned_setup import PoisonedSetup, prepare

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
+from torch import Tensor
 
-from randeigen.attacks.base import BatchPoison, Restriction, Tensor
+from randeigen.attacks.base import BatchPoison, Restriction
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.partition import Shares, shares
 from randeigen.lab.stacked_model import StackedModel
@@ -73,7 +74,7 @@ def train(
     return weights
 
 
-def schedule(shares: Shares, keys: np.ndarray, training: LocalTraining, device: Tensor) -> Schedule:
+def schedule(shares: Shares, keys: np.ndarray, training: LocalTraining, device: torch.device) -> Schedule:
     """Clients must come largest first. `keys` (epochs, clients, largest size) decide the orders."""
     batch = min(training.batch, int(shares.sizes.max()))
     steps = -(-shares.sizes // batch)  # in an epoch
@@ -111,7 +112,7 @@ def _group_size(model: StackedModel, data: Data, training: LocalTraining, client
 
 
 @contextmanager
-def _tensor_cores(device: Tensor) -> Iterator[None]:
+def _tensor_cores(device: torch.device) -> Iterator[None]:
     """TF32 products for training on a GPU; the previous setting is restored afterwards."""
     if device.type != "cuda":
         yield

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from randeigen.errors import BadFraction, BadParameter
-from randeigen.lab.tasks import Task
 from randeigen.registry import with_sigma
+
+if TYPE_CHECKING:
+    from randeigen.lab.tasks import Task
 
 Partition: TypeAlias = Literal["iid", "dirichlet"]
 Optimizer: TypeAlias = Literal["sgd", "adamw"]
@@ -66,7 +68,7 @@ class FederatedConfig:
     epochs: int | None = None  # of local training; None: the task's, as for batch and rate
     batch: int | None = None
     rate: float | None = None  # the learning rate of local training
-    partition: str = "iid"
+    partition: Partition = "iid"
     alpha: float = 0.3  # of the Dirichlet partition
     sample: float = 1.0  # the fraction of the clients that takes part in a round
     redraw: bool = False  # the Byzantine clients are drawn anew each round; else they are the first ones
@@ -159,11 +161,11 @@ class CentralizedConfig:
 
     task: str = "mnist"
     attack: str = "subpopulation"
-    defence: str = "suspects"
+    defence: Defence = "suspects"
     eps: float = 0.05  # the largest poisoned fraction: the attack keeps to it, the defence assumes it
     epochs: int | None = None  # None: 8, or 20 where images are few
     seed: int = 0
-    start: str = "scratch"
+    start: Start = "scratch"
     batch: int | None = None  # None: 128, or fewer where images are few
     rate: float = 0.1  # the learning rate
 

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.random import Generator
+from torch import Tensor
 
 import randeigen
 from randeigen import attacks
-from randeigen.attacks.base import AttackerView, ClientAttack, ModelInfo, SuccessSets, Tensor, UpdateAttack
+from randeigen.attacks.base import AttackerView, ClientAttack, ModelInfo, SuccessSets, UpdateAttack
 from randeigen.errors import BadParameter, TooManyCorrupt
 from randeigen.geometry.gram_batch import chunk_variances
 from randeigen.lab import clients, servers, tasks
@@ -117,6 +118,7 @@ class Federation:
         with torch.random.fork_rng(devices=[]):  # initial weights come from torch's global generator alone
             torch.manual_seed(int(spec.rng(FederatedStream.INITIAL_WEIGHTS).integers(2**63)))
             model = StackedModel(task.model().to(torch_device), pad=task.text.pad if task.text else None)
+        targets = as_data(task, task.target_images(), torch_device)
         info = ModelInfo(
             model=model.model,
             split=model.split,
@@ -124,7 +126,7 @@ class Federation:
             low=task.normalise(0.0),
             high=task.normalise(1.0),
             classes=task.classes,
-            target_images=tuple(as_data(task, task.target_images(), torch_device)),
+            target_images=(targets.images, targets.labels),
             text=task.text,
         )
         test = as_data(task, task.test, torch_device)

@@ -26,7 +26,9 @@ def draw_training(folder: str | os.PathLike[str], records: Sequence[CentralizedR
     """Draw accuracy.png, and where they have a meaning asr.png and weight.png; their paths."""
     paths, spec = [], records[0].spec
     for name, (title, unit, of) in COURSES.items():
-        lines = {r.spec.defence: [of(metrics) for metrics in r.history] for r in records}
+        lines: dict[str, list[float | None]] = {
+            r.spec.defence: [of(metrics) for metrics in r.history] for r in records
+        }
         path = Path(folder) / f"{name}.png"
         if all(value is None for line in lines.values() for value in line):
             path.unlink(missing_ok=True)  # an earlier run's would be mistaken for this one's

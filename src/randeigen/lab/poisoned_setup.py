@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from torch import nn
+from torch import Tensor, nn
 
 from randeigen import attacks
-from randeigen.attacks.base import DataPoison, Poisoned, PoisoningContext, Tensor
+from randeigen.attacks.base import DataPoison, Poisoned, PoisoningContext
 from randeigen.lab import tasks
 from randeigen.lab.config import (
     CLEAN_BATCH,
@@ -52,7 +52,7 @@ class PoisonedSetup(NamedTuple):
 
     def rates(self, model: nn.Module) -> dict[str, float]:
         """The accuracy, and the success rates by their names."""
-        sets = {"accuracy": tuple(self.test), **self.train.success_sets}
+        sets = {"accuracy": (self.test.images, self.test.labels), **self.train.success_sets}
         return {name: agreement(model, *pair) for name, pair in sets.items()}
 
 

@@ -13,8 +13,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from randeigen.attacks.base import Tensor
 from randeigen.errors import BadFile
 from randeigen.lab.config import CentralizedConfig, FederatedConfig
 from randeigen.provenance import versions as core_versions
@@ -145,7 +145,7 @@ class Checkpoint(Generic[M]):
         history: tuple[Any, ...] = self.history
         # The key `told` is part of the file format.
         text = json.dumps([asdict(spec), [asdict(metrics) for metrics in history]]).encode()
-        arrays = {f"state.{name}": value.cpu().numpy() for name, value in self.state.items()}
+        arrays: dict[str, Any] = {f"state.{name}": value.cpu().numpy() for name, value in self.state.items()}
         with replacing(path) as file:
             np.savez(file, told=np.frombuffer(text, np.uint8), weights=self.weights.cpu().numpy(), **arrays)
 

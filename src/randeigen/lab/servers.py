@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from torch import Tensor
+
 from randeigen import registry
-from randeigen.attacks.base import Tensor
 
 State: TypeAlias = dict[str, Tensor]  # empty before the first step
 

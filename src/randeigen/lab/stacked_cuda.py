@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
-
-from randeigen.attacks.base import Tensor
 
 try:
     import triton
@@ -43,7 +42,8 @@ def block(images: Tensor, kernels: Tensor, bias: Tensor, pad: int) -> Tensor:
     Of (G, B, H, W, C') images, (G, O, C, k, k) kernels and (G, O) biases. C' is 1, or C padded
     with channels of zeros to a power of two, as O' is of O.
     """
-    return _Block.apply(images, kernels, bias, pad)
+    out: Tensor = _Block.apply(images, kernels, bias, pad)
+    return out
 
 
 class _Block(torch.autograd.Function):

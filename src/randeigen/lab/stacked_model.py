@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from randeigen.attacks.base import Tensor
 from randeigen.errors import BadModel
 from randeigen.lab import stacked_cuda
 
@@ -98,7 +97,8 @@ class StackedModel:
     def _logits(self, parameters: Sequence[Tensor], images: Tensor) -> Tensor:
         """(batch, classes) of one client."""
         named = dict(zip(self.names, parameters, strict=True))
-        return torch.func.functional_call(self.model, named, (images,))
+        out: Tensor = torch.func.functional_call(self.model, named, (images,))
+        return out
 
 
 def _tracks_statistics(layer: nn.Module) -> bool:
@@ -162,7 +162,8 @@ class _Convolve(torch.autograd.Function):
         patches, size = _patches(images, kernels.shape[-1], pad)
         ctx.save_for_backward(patches, kernels)
         ctx.pad = pad
-        return torch.bmm(patches, kernels.permute(0, 3, 4, 2, 1).flatten(1, 3)).unflatten(1, size)
+        out: Tensor = torch.bmm(patches, kernels.permute(0, 3, 4, 2, 1).flatten(1, 3)).unflatten(1, size)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from randeigen.attacks.base import BatchPoison, Restriction, Tensor
+from randeigen.attacks.base import BatchPoison, Restriction
 from randeigen.lab.adamw import StackedAdamW
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.stacked_model import StackedModel

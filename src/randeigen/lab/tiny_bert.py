@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
-
-from randeigen.attacks.base import Tensor
 
 WORD_STD, OTHER_STD = 0.15, 0.02  # of initial weights; words need the larger to be told apart from the start
 
@@ -41,7 +39,8 @@ class TinyBert(nn.Module):
         x = self.words(tokens) + self.positions.weight[: tokens.shape[-1]]
         x = self.attended(x + self.attention(x, tokens))
         x = self.finished(x + self.outer(functional.gelu(self.inner(x))))
-        return self.head(x[:, 0])
+        logits: Tensor = self.head(x[:, 0])
+        return logits
 
     def attention(self, x: Tensor, tokens: Tensor) -> Tensor:
         """Every token attends to those that are no padding."""
@@ -51,4 +50,5 @@ class TinyBert(nn.Module):
         )
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         scores = scores.masked_fill((tokens == self.pad)[:, None, None], torch.finfo(scores.dtype).min)
-        return self.mixed((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
+        out: Tensor = self.mixed((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
+        return out

@@ -7,6 +7,7 @@ left of that.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -38,7 +39,6 @@ PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is accept
     "float": (NUMBER, "a number"),
     "float | None": (NUMBER, "a number, or None"),
     "bool": (bool, "True or False"),
-    "str": (str, "a word"),
 }
 AnyRule = TypeVar("AnyRule", bound="Rule")
 
@@ -143,12 +143,16 @@ def _decide_by_weigh(rule: Rule, geometry: Geometry, f: int, rng: np.random.Gene
 
 
 def check_parameters(stage: Any) -> None:
-    """Refuse a parameter that is not of its type: a whole number, a number that fits a float, a bool, a text.
+    """Refuse a parameter that is not of its type: a whole number, a number that fits a float, a choice.
 
     NaN and infinity are numbers here. What a parameter may be beyond its type the rule itself knows.
     """
     for each in fields(stage):
         value, kind = vars(stage)[each.name], str(each.type)
+        choices = literal_choices(kind)
+        if choices and not (isinstance(value, str) and value in choices):
+            quoted = " or ".join(f'"{choice}"' for choice in choices)
+            raise BadParameter(f"{each.name}={value!r}; choose {quoted}.")
         if each.name in ("eps", "f") or kind not in PARAMETER_TYPES or (value is None and "None" in kind):
             continue
         types, words = PARAMETER_TYPES[kind]
@@ -172,6 +176,11 @@ def check_on_excess(on_excess: str) -> None:
     """One of the two things that can be done with too many unusable rows."""
     if on_excess not in get_args(OnExcess):
         raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
+
+
+def literal_choices(annotation: str) -> tuple[str, ...]:
+    """What an annotation `Literal["soft", "random"]` lists; () for any other."""
+    return tuple(re.findall(r"['\"]([^'\"]*)['\"]", annotation)) if "Literal[" in annotation else ()
 
 
 def check_corruption(name: str, eps: float | None, f: int | None) -> None:

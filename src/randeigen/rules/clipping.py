@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class CenteredClipping(Rule):
 
     tau: float | None = None
     steps: int = 10
-    start: str = "middle"  # or "origin"
+    start: Literal["middle", "origin"] = "middle"
     name: ClassVar[str] = "centered-clipping"
     family: ClassVar[str] = "Centres"
     facts: ClassVar[Facts] = Facts(
@@ -44,8 +44,6 @@ class CenteredClipping(Rule):
         super().__post_init__()
         check_radius("tau", self.tau)
         check_steps(self.steps)
-        if self.start not in ("middle", "origin"):
-            raise BadParameter(f'start={self.start!r}; choose "middle" or "origin".')
 
     def statistic(self) -> Statistic:
         """A single step from the origin needs no more than the norms."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def clipped(norms: Array, limit: float) -> Array:
     return np.divide(limit, norms, out=np.ones_like(norms), where=norms > limit)
 
 
-def start_at(start: str, geometry: Geometry) -> Array:
+def start_at(start: Literal["middle", "origin"], geometry: Geometry) -> Array:
     """(n+1,) the combination to start from: the origin, or the mean of the half nearest the middle row."""
     if start == "origin":
         return np.append(np.zeros(geometry.n), 1.0)

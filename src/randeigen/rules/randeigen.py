@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from randeigen.backend.arrays import median
 from randeigen.certificate import bound, corruptible
-from randeigen.errors import BadParameter
 from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
 from randeigen.rules.published import EPS_JL, EPS_P, PublishedRandEigen
 from randeigen.types import Array, Decision, Geometry, Mask, Stop, TopDirection, Verdict
@@ -59,7 +58,7 @@ class RandEigen(Rule):
     certificate says.
     """
 
-    removal: str = "soft"  # or "random"
+    removal: Literal["soft", "random"] = "soft"
     name: ClassVar[str] = "randeigen"
     family: ClassVar[str] = "The default"
     facts: ClassVar[Facts] = Facts(
@@ -68,11 +67,6 @@ class RandEigen(Rule):
         breakdown="1/2",
         blind_to="rows inside the honest spread: no more than the certificate",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.removal not in ("soft", "random"):
-            raise BadParameter(f'removal={self.removal!r}; choose "soft" or "random".')
 
     @staticmethod
     def as_published(eps: float, eps_jl: float = EPS_JL, eps_p: float = EPS_P) -> PublishedRandEigen:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.errors import BadFraction, BadParameter
+from randeigen.errors import BadFraction
 from randeigen.rules.base import Facts, Rule, mean_of
 from randeigen.rules.geometric_median import products
 from randeigen.rules.krum import krum_scores
@@ -36,7 +36,7 @@ class MDA(Rule):
     diameter, which grows like sqrt(d).
     """
 
-    ties: str = "central"  # or "first"
+    ties: Literal["central", "first"] = "central"
     patience: float = MAX_SEARCH_SECONDS
     name: ClassVar[str] = "mda"
     family: ClassVar[str] = "Distances"
@@ -47,11 +47,6 @@ class MDA(Rule):
         "1/2",
         "Byzantine rows within the honest diameter, which grows like sqrt(d)",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ties not in ("central", "first"):
-            raise BadParameter(f'ties={self.ties!r}; choose "central" or "first".')
 
     def assumed_corrupt(self, n: int) -> int:
         f = super().assumed_corrupt(n)

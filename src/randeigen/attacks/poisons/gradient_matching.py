@@ -55,7 +55,7 @@ class GradientMatching:
         if self.target >= len(correct):
             raise BadParameter(f"target={self.target}, but there are {len(correct)} test images to aim at.")
         aim = correct[int(context.rng.permutation(len(correct))[self.target])]
-        adverse = int((answers[aim] + context.rng.integers(1, context.classes)) % context.classes)
+        adverse = (int(answers[aim]) + int(context.rng.integers(1, context.classes))) % context.classes
         share = context.eps if self.share is None else self.share
         pool = torch.nonzero(labels == adverse).flatten()
         count = min(math.ceil(share * len(labels)), len(pool))
@@ -112,5 +112,7 @@ def _gradient(model: Any, images: Tensor, label: int, *, keep: bool) -> list[Ten
 
 def _cosine(a: list[Tensor], b: list[Tensor]) -> Tensor:
     """The cosine similarity over all parameters together."""
-    inner = sum((x * y).sum() for x, y in zip(a, b, strict=True))
-    return inner / (sum(x.square().sum() for x in a) * sum(y.square().sum() for y in b)).sqrt()
+    inner: Any = sum((x * y).sum() for x, y in zip(a, b, strict=True))
+    squares: Any = sum(x.square().sum() for x in a) * sum(y.square().sum() for y in b)
+    cosine: Tensor = inner / squares.sqrt()
+    return cosine

@@ -74,7 +74,7 @@ class TrimmedMeanAttack(RowsAttack):
 
         rows, start = view.honest, view.weights
         factor = rows.new_tensor(rng.uniform(1, self.b, len(start)))
-        row = _beyond(start, rows.amin(0), rows.amax(0), rows.sum(0), factor, torch.where)
+        row: Tensor = _beyond(start, rows.amin(0), rows.amax(0), rows.sum(0), factor, torch.where)
         return row.expand(view.m, -1)
 
 

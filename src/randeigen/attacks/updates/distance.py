@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.random import Generator
 
 from randeigen.attacks.base import ALL_UPDATES, RowsAttack, declare
 from randeigen.attacks.directions import copies, unit
+from randeigen.errors import BadParameter
 from randeigen.types import Array
 
 Perturbation: TypeAlias = Literal["std", "sign", "unit"]
@@ -20,6 +21,11 @@ def perturbation(honest: Array, kind: Perturbation) -> Array:
     """The direction Min-Max and Min-Sum push along: -std, -sign(mu) or -mu/|mu|."""
     mean = honest.mean(axis=0)
     return -np.asarray({"std": honest.std(axis=0), "sign": np.sign(mean), "unit": unit(mean)}[kind])
+
+
+def _check(kind: str) -> None:
+    if kind not in get_args(Perturbation):
+        raise BadParameter(f"along={kind!r}; choose one of {', '.join(get_args(Perturbation))}.")
 
 
 @declare(
@@ -35,6 +41,9 @@ class MinMax(RowsAttack):
     """mu + gamma·p, no farther from an honest row than two are apart (Shejwalkar, Houmansadr, 2021)."""
 
     along: Perturbation = "std"
+
+    def __post_init__(self) -> None:
+        _check(self.along)
 
     def __call__(self, honest: Array, m: int, rng: Generator) -> Array:
         mean, p = honest.mean(axis=0), perturbation(honest, self.along)
@@ -63,6 +72,9 @@ class MinSum(RowsAttack):
 
     along: Perturbation = "std"
     strict: bool = False  # compare with the least honest sum, as the authors' code does, not the largest
+
+    def __post_init__(self) -> None:
+        _check(self.along)
 
     def __call__(self, honest: Array, m: int, rng: Generator) -> Array:
         mean, p = honest.mean(axis=0), perturbation(honest, self.along)

@@ -13,6 +13,7 @@ from rich.text import Text
 from randeigen.cli.console import UsageError, console, exit_on_error, print_line
 from randeigen.cli.rule_listing import FAMILIES, Page, pages, wrapped
 from randeigen.rows.write import replacing
+from randeigen.rules.base import literal_choices
 
 WIDTH = 100  # columns
 
@@ -112,8 +113,9 @@ def _one(page: Page) -> None:
         screen.print(Text(wrapped(f"{title:>14}  {fact}", WIDTH, " " * 16)))
     for key, (kind, default) in page.takes.items():
         required = default in ("", "nan")
-        says = f"{key}: {kind}, {'required' if required else f'{default} unless given'}"
-        screen.print(Text(f"{'parameter':>14}  {says}"))
+        values = " or ".join(literal_choices(kind)) or kind
+        given = "required" if required else f"{default} unless given"
+        screen.print(Text(f"{'parameter':>14}  {key}: {values}, {given}"))
     then = f"{page.name}+randeigen" if page.kind == "mixer" else page.name
     promise = "".join(f":{key}=0.5" for key, (_, default) in page.takes.items() if default == "nan")
     screen.print(Text(f"\nrandeigen aggregate updates/ --eps 0.1 --rule {then}{promise} --out mean.npz"))

@@ -21,6 +21,7 @@ from randeigen.cli.experiment_runs import (
     resumable,
 )
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
+from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
 from randeigen.registry import build_rule
 
@@ -50,9 +51,7 @@ def simulate(
     assumed_eps: Annotated[
         float | None, typer.Option(help="Fraction of Byzantine clients that rules assume; eps unless given.")
     ] = None,
-    partition: Annotated[
-        str, typer.Option(metavar="[iid|dirichlet]", help="How examples are dealt to clients.")
-    ] = "iid",
+    partition: Annotated[Partition, typer.Option(help="How examples are dealt to clients.")] = "iid",
     alpha: Annotated[float, typer.Option(help="Of the Dirichlet partition: smaller is less even.")] = 0.3,
     epochs: Annotated[int | None, typer.Option(min=1, help="Local epochs; the task's unless given.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Local batch; the task's unless given.")] = None,

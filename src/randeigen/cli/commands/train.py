@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -20,6 +20,7 @@ from randeigen.cli.experiment_runs import (
     resumable,
 )
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
+from randeigen.lab.config import Defence, Start
 
 if TYPE_CHECKING:
     from randeigen.attacks.base import DataPoison
@@ -53,7 +54,7 @@ def train(
     out: Annotated[str, typer.Option(metavar="DIR", help="Where records and pictures go.")] = "training",
     seed: Seed = 0,
     start: Annotated[
-        str, typer.Option(help="scratch, or pretrained: on a fifth of the images, known to be clean.")
+        Start, typer.Option(help="scratch, or pretrained: on a fifth of the images, known to be clean.")
     ] = "scratch",
     batch: Annotated[int | None, typer.Option(min=1, help="Batch; 128, or fewer for digits.")] = None,
     lr: Annotated[float, typer.Option(help="Learning rate; a tenth of it in the last quarter.")] = 0.1,
@@ -88,9 +89,10 @@ def train(
         from randeigen.lab.results import CentralizedRecord
 
         poison = attacks.build_poison(attack)
-        names = dict.fromkeys(defence or ["none", "suspects"])
+        chosen = cast("list[Defence]", defence or ["none", "suspects"])  # the configuration checks them
         configs = [
-            CentralizedConfig(task, attack, name, eps, epochs, seed, start, batch, lr) for name in names
+            CentralizedConfig(task, attack, name, eps, epochs, seed, start, batch, lr)
+            for name in dict.fromkeys(chosen)
         ]
         configs = [config.resolve(task_named(task)) for config in configs]
         folder = RunFolder(Path(out), CentralizedRecord, fresh)
