@@ -1,4 +1,4 @@
-"""The paper's experiments are cells that can be run, found again and unpacked; all reported ones are there."""
+"""The paper's experiments are cells that can be run, found again, unpacked; every reported one is there."""
 
 from __future__ import annotations
 

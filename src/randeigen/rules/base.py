@@ -39,6 +39,7 @@ PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is accept
     "float": (NUMBER, "a number"),
     "float | None": (NUMBER, "a number, or None"),
     "bool": (bool, "True or False"),
+    "str": (str, "a word"),
 }
 AnyRule = TypeVar("AnyRule", bound="Rule")
 
@@ -149,8 +150,7 @@ def check_parameters(stage: Any) -> None:
     """
     for each in fields(stage):
         value, kind = vars(stage)[each.name], str(each.type)
-        choices = literal_choices(kind)
-        if choices and not (isinstance(value, str) and value in choices):
+        if (choices := literal_choices(kind)) and not (isinstance(value, str) and value in choices):
             quoted = " or ".join(f'"{choice}"' for choice in choices)
             raise BadParameter(f"{each.name}={value!r}; choose {quoted}.")
         if each.name in ("eps", "f") or kind not in PARAMETER_TYPES or (value is None and "None" in kind):
@@ -188,7 +188,7 @@ def check_corruption(name: str, eps: float | None, f: int | None) -> None:
     if (eps is None) == (f is None):
         given = "neither" if eps is None else f"both eps={eps} and f={f}"
         raise BadFraction(f"{name} needs exactly one of eps (a fraction) and f (a count); found {given}.")
-    if eps is not None and not (_is_number(eps) and 0 <= eps < 0.5):
+    if eps is not None and (isinstance(eps, bool) or not isinstance(eps, NUMBER) or not 0 <= eps < 0.5):
         raise BadFraction(
             f"eps={eps!r}, but no rule can tolerate half the rows or more; "
             "give the fraction you fear, in [0, 0.5)."
@@ -258,10 +258,6 @@ def default_f_to_zero(rule: Rule) -> None:
     """For rules whose answer does not depend on f: it is 0 unless eps or f is given."""
     if rule.eps is None and rule.f is None:
         object.__setattr__(rule, "f", 0)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def is_count(value: Any, least: int = 1) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from randeigen.errors import BadParameter
-from randeigen.lab.config import CentralizedConfig, FederatedConfig
+from randeigen.lab.config import CentralizedConfig, Defence, FederatedConfig, Start
 
 Config: TypeAlias = FederatedConfig | CentralizedConfig
 
@@ -30,7 +30,9 @@ SMALL_RULES = {
     "filtering-adaptive": "chunked-filtering:adaptive=true",
     "no-regret": "chunked-no-regret",
 }
-DEFENCES = {  # Table 6: the defence, and whether the model is new or fine-tuned
+DEFENCES: dict[
+    str, tuple[Defence, Start]
+] = {  # Table 6: the defence, and whether the model is new or fine-tuned
     "none": ("none", "scratch"),
     "randeigen": ("backward", "scratch"),
     "fine-tuning, none": ("none", "pretrained"),
