@@ -14,6 +14,7 @@ from randeigen import rules
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.geometry.lanczos import top_of_operator
 from randeigen.rows import as_rows
+from randeigen.rules.base import scores_in_variances
 from randeigen.types import TopDirection
 
 
@@ -192,7 +193,7 @@ def test_two_faint_corrupt_rows_do_not_make_the_one_wide_honest_row_too_large() 
 @pytest.mark.parametrize("variance", [5e-324, 1e-310])
 def test_scores_in_units_of_next_to_no_variance_are_numbers(variance: float) -> None:
     top = TopDirection(variance, np.array([1e-150, 0.0, 3.0]))
-    assert np.isfinite(top.scores_in_variances()).all()
+    assert np.isfinite(scores_in_variances(top)).all()
 
 
 def test_lanczos_starts_again_where_the_first_image_was_rounding() -> None:
