@@ -41,6 +41,7 @@ COMMANDS = {
     "rules": "Every rule: what it is, and how it does.",
     "simulate": "Train a federation of which some clients are Byzantine.",
     "train": "Train a model on data of which some is poison.",
+    "sweep": "Every combination of tasks, attacks, rules and seeds.",
     "attacks": "List the attacks of the laboratory.",
 }
 

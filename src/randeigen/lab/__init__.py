@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from randeigen.lab.poisoned_setup import PoisonedSetup, prepare
     from randeigen.lab.results import CentralizedRecord, EpochMetrics, FederatedRecord, RoundMetrics
     from randeigen.lab.servers import SERVERS, Adam, Sgd
+    from randeigen.lab.sweep import Sweep, run_sweep
     from randeigen.lab.tasks import TASKS, Task
+    from randeigen.lab.tidy import load
 
 __all__ = [
     "SERVERS",
@@ -38,9 +40,12 @@ __all__ = [
     "RoundMetrics",
     "RoundSnapshot",
     "Sgd",
+    "Sweep",
     "Task",
+    "load",
     "prepare",
     "run",
+    "run_sweep",
     "train",
 ]
 
@@ -51,7 +56,9 @@ _HOMES = {
     "poisoned_setup": ("PoisonedSetup", "prepare"),
     "results": ("CentralizedRecord", "EpochMetrics", "FederatedRecord", "RoundMetrics"),
     "servers": ("SERVERS", "Adam", "Sgd"),
+    "sweep": ("Sweep", "run_sweep"),
     "tasks": ("TASKS", "Task"),
+    "tidy": ("load",),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -62,15 +63,21 @@ def table(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dict[
     path = Path(folder)
     if not path.is_dir():
         raise BadFile(f"there is no folder {path}; give one that holds records of runs.")
-    lines = []
-    for file in sorted(path.rglob("*.json")):
-        record = _record(file)
-        if record is not None:
-            lines += _by_round(record, file) if rounds else [_row(record, file)]
+    lines = lines_of(sorted(path.rglob("*.json")), rounds=rounds)
     if not lines:
         raise BadFile(
             f"{path} holds no record of a run; `randeigen simulate`, `train` and `sweep` write them."
         )
+    return lines
+
+
+def lines_of(paths: Iterable[Path], *, rounds: bool = False) -> list[dict[str, Any]]:
+    """The table of these files, in their order."""
+    lines = []
+    for path in paths:
+        record = _record(path)
+        if record is not None:
+            lines += _by_round(record, path) if rounds else [_row(record, path)]
     return lines
 
 
@@ -117,8 +124,6 @@ def _by_round(record: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
 
 def write_csv(lines: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
     """The table as a CSV file, whole or not at all."""
-    import io
-
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)))
     writer.writeheader()

@@ -1,0 +1,165 @@
+"""`randeigen sweep`: every combination of tasks, attacks, rules, fractions, seeds and partitions."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from randeigen.cli.console import UsageError, exit_on_error, print_line
+from randeigen.cli.experiment_runs import ProgressLine, print_table, resumable
+from randeigen.cli.options import Device
+
+if TYPE_CHECKING:
+    from randeigen.lab.config import FederatedConfig
+    from randeigen.lab.results import RoundMetrics
+    from randeigen.lab.sweep import SweepStep
+
+
+def sweep(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A TOML file, one setting a line, each a value or a list: attack = [...]."),
+    ] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Task; repeat it for several, as all of these.")
+    ] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="Attack, or none.")] = None,
+    rule: Annotated[list[str] | None, typer.Option(help="Rule, as in `aggregate --rule`.")] = None,
+    eps: Annotated[list[float] | None, typer.Option(help="Fraction of Byzantine clients.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="Seed.")] = None,
+    partition: Annotated[list[str] | None, typer.Option(help="iid, or dirichlet:alpha=0.3.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of every run.")] = None,
+    clients: Annotated[int | None, typer.Option(min=2, help="Clients of every run.")] = None,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where records and the page go.")] = "sweep",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each on one core.")] = 1,
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Also one table of all runs.")] = None,
+    device: Device = "cpu",
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and end.")] = False,
+) -> None:
+    """Run every combination of the settings, once each.
+
+    Settings come from a TOML file, from options, or both (options win): any setting of `simulate`, each one
+    value or a list. DIR gets one JSON record a run, named so that no two runs share a name, and sweep.html, a
+    page that compares them with intervals over seeds. A sweep that was interrupted goes on where it stopped;
+    what is finished is not run again and never overwritten. `randeigen.lab.load(DIR)` is the table in Python.
+
+    \b
+    Examples:
+      randeigen sweep --attack none --attack hidra --rule mean --rule randeigen --seed 0 --seed 1 --seed 2
+      randeigen sweep study.toml --jobs 4 --csv study.csv
+      randeigen sweep study.toml --dry-run
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
+    """
+    with exit_on_error():
+        from randeigen.lab import tidy
+        from randeigen.lab.sweep import Sweep, run_sweep
+        from randeigen.lab.sweep_page import write_sweep_page
+
+        given = {
+            "task": task,
+            "attack": attack,
+            "rule": rule,
+            "eps": eps,
+            "seed": seed,
+            "partition": partition,
+        }
+        single = {"rounds": rounds, "clients": clients}
+        settings: dict[str, Any] = dict(Sweep.from_toml(file).settings) if file else {}
+        settings |= {name: value for name, value in {**given, **single}.items() if value}
+        if not settings:
+            raise UsageError("nothing is to be swept; give a TOML file, or options such as --attack hidra.")
+        configs = Sweep(settings).configs()
+        if dry:
+            for config in configs:
+                print_line(_label(config))
+            print_line(f"{len(configs)} runs")
+            return
+        folder, show = Path(out), StepLines(jobs)
+        command = shlex.join(["randeigen", *sys.argv[1:]])
+        with resumable():
+            paths = run_sweep(
+                configs,
+                folder,
+                device=device,
+                jobs=jobs,
+                command=command,
+                on_step=show.step,
+                on_round=show.within() if jobs == 1 else None,
+            )
+        runs, by_round = tidy.lines_of(paths), tidy.lines_of(paths, rounds=True)
+        write_sweep_page(folder / "sweep.html", runs, by_round)
+        if csv:
+            tidy.write_csv(runs, csv)
+        _show(runs)
+        files = f"{folder / 'sweep.html'} and {csv}" if csv else f"{folder / 'sweep.html'}"
+        print_line(f"Look at {files}; {len(runs)} records lie in {folder}.")
+
+
+class StepLines:
+    """A line for every run that is over and, with one job on a terminal, one for the rounds of the next."""
+
+    def __init__(self, jobs: int) -> None:
+        self._line, self._jobs = ProgressLine(), jobs
+
+    def step(self, step: SweepStep) -> None:
+        """Print what a run came to."""
+        from randeigen.lab.html_page import percent
+
+        left = (
+            ""
+            if step.seconds_left is None or step.done == step.total
+            else f", {_time(step.seconds_left)} left"
+        )
+        success = "" if step.record.asr is None else f", attack success {percent(step.record.asr)}"
+        state = "already there: " if step.found else ""
+        self._line.keep(
+            f"{step.done}/{step.total} {_label(step.config)}: {state}accuracy {percent(step.record.accuracy)}"
+            f"{success}{left}"
+        )
+
+    def within(self) -> Callable[[FederatedConfig, RoundMetrics], None]:
+        """A function that shows how far a run has got."""
+        return lambda config, metrics: self._line.update(
+            f"{_label(config)}: round {metrics.round}/{config.rounds}, accuracy {metrics.accuracy:.3f}"
+        )
+
+
+def _label(config: FederatedConfig) -> str:
+    mix = f" dirichlet({config.alpha:g})" if config.partition == "dirichlet" else ""
+    return f"{config.task}{mix} {config.attack} eps {config.eps:g} {config.rule} seed {config.seed}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _show(runs: list[dict[str, Any]]) -> None:
+    """Means over seeds on stdout."""
+    from randeigen.lab.sweep_page import shown
+    from randeigen.lab.tidy import over_seeds
+
+    by = ("task", "partition", "eps", "attack", "rule")
+    accuracy = over_seeds(runs, by, lambda line: 100 * line["accuracy"])
+    success = over_seeds(runs, by, lambda line: None if line["asr"] is None else 100 * line["asr"])
+    lines = [
+        [
+            str(key[0]),
+            str(key[3]),
+            str(key[4]),
+            f"{key[2]:g}",
+            shown(value),
+            shown(success[key]) if key in success else "--",
+        ]
+        for key, value in accuracy.items()
+    ]
+    print_table(
+        ["task", "attack", "rule", "eps", "accuracy %", "success %"], lines, names=("task", "attack", "rule")
+    )

@@ -1,0 +1,261 @@
+"""Charts as inline SVG: sharp at any size, in the colours of the page around them, without a library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal, TypeAlias
+
+Scale: TypeAlias = Literal["linear", "log", "symlog"]
+
+WIDTH, HEIGHT = 420, 270
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 30, 62  # margins: labels, title, the legend under the axis
+COLOURS = 7  # classes c0 to c6 in STYLE
+DASHES = ("", "6 3", "2 2", "8 3 2 3", "1 3", "10 4", "4 1")
+SYMLOG_DECADES = 3.0  # of the largest magnitude that a signed logarithmic axis shows; the rest is linear
+
+# Okabe and Ito's palette, distinct with any common colour blindness; black becomes white on dark paper.
+STYLE = """
+.chart { max-width: 100%; height: auto; font: 12px system-ui, sans-serif; overflow: visible }
+.chart text { fill: var(--ink) } .chart .soft { fill: var(--soft) }
+.chart .grid { stroke: var(--line); stroke-width: 1 } .chart .axis { stroke: var(--soft); stroke-width: 1 }
+.chart path { fill: none; stroke-width: 2 } .chart .mark { stroke-width: 1.2; fill-opacity: .55 }
+.chart .bar { fill-opacity: .55; stroke-width: 1 } .chart .band { stroke: none; fill-opacity: .16 }
+.c0 { stroke: #0072b2; fill: #0072b2 } .c1 { stroke: #d55e00; fill: #d55e00 }
+.c2 { stroke: #009e73; fill: #009e73 } .c3 { stroke: #cc79a7; fill: #cc79a7 }
+.c4 { stroke: #e69f00; fill: #e69f00 } .c5 { stroke: #56b4e9; fill: #56b4e9 }
+.c6 { stroke: var(--ink); fill: var(--ink) }
+"""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, or marks; `half_widths` draw a band about a line."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    marks: bool = False
+    half_widths: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis shows, from where to where."""
+
+    label: str
+    scale: Scale = "linear"
+    low: float | None = None
+    high: float | None = None
+    percent: bool = False
+
+
+def chart(
+    title: str, series: Sequence[Series], x: Axis, y: Axis, width: int = WIDTH, height: int = HEIGHT
+) -> str:
+    """Lines and marks over two axes."""
+    shown = [_usable(one, x, y) for one in series]
+    shown = [one for one in shown if one.x]
+    if not shown:
+        return _empty(title, width, height)
+    to_x, ticks_x = _axis(x, [v for one in shown for v in one.x], LEFT, width - RIGHT)
+    to_y, ticks_y = _axis(y, [v for one in shown for v in _reach(one)], height - BOTTOM, TOP)
+    parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
+    for index, one in enumerate(shown):
+        colour = f"c{index % COLOURS}"
+        points = [(to_x(a), to_y(b)) for a, b in zip(one.x, one.y, strict=True)]
+        if one.half_widths is not None and len(points) > 1:
+            parts.append(f'<polygon class="band {colour}" points="{_band(one, to_x, to_y)}"/>')
+        if one.marks:
+            parts += [_mark(index, colour, a, b) for a, b in points]
+        elif len(points) == 1:
+            parts.append(
+                f'<circle class="mark {colour}" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3"/>'
+            )
+        else:
+            line = " ".join(f"{'L' if i else 'M'}{a:.1f} {b:.1f}" for i, (a, b) in enumerate(points))
+            dash = DASHES[index % len(DASHES)]
+            parts.append(
+                f'<path class="{colour}" d="{line}"' + (f' stroke-dasharray="{dash}"/>' if dash else "/>")
+            )
+    return _svg(title, [*parts, *_legend([one.name for one in shown], width, height)], width, height)
+
+
+def histogram(
+    title: str,
+    groups: Mapping[str, Sequence[float]],
+    x: Axis,
+    bins: int = 30,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+) -> str:
+    """The distributions of some groups of numbers, each scaled to the share of its own group."""
+    values = [v for group in groups.values() for v in group if math.isfinite(v)]
+    if not values:
+        return _empty(title, width, height)
+    to_x, ticks_x = _axis(x, values, LEFT, width - RIGHT)
+    low, high = to_x(min(values)), to_x(max(values))
+    step = max((high - low) / bins, 1e-9)
+    shares = {}
+    for name, group in groups.items():
+        counts = [0] * bins
+        for value in group:
+            counts[min(int((to_x(value) - low) / step), bins - 1)] += 1
+        shares[name] = [count / max(len(group), 1) for count in counts]
+    top = max(max(each) for each in shares.values())
+    y = Axis("share of the group", low=0.0, high=top, percent=True)
+    to_y, ticks_y = _axis(y, [0.0, top], height - BOTTOM, TOP)
+    parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
+    for index, each in enumerate(shares.values()):
+        for i, share in enumerate(each):
+            if share:
+                box = f'x="{low + i * step:.1f}" y="{to_y(share):.1f}" width="{step:.2f}"'
+                parts.append(f'<rect class="bar c{index}" {box} height="{to_y(0.0) - to_y(share):.1f}"/>')
+    return _svg(title, [*parts, *_legend(list(groups), width, height)], width, height)
+
+
+def _usable(one: Series, x: Axis, y: Axis) -> Series:
+    """The series without points that an axis cannot show."""
+    bands = one.half_widths if one.half_widths is not None else [0.0] * len(one.x)
+    kept = [
+        (a, b, h)
+        for a, b, h in zip(one.x, one.y, bands, strict=True)
+        if math.isfinite(a)
+        and math.isfinite(b)
+        and (x.scale != "log" or a > 0)
+        and (y.scale != "log" or b > 0)
+    ]
+    xs, ys, halves = ([point[i] for point in kept] for i in range(3))
+    return Series(one.name, xs, ys, one.marks, halves if one.half_widths is not None else None)
+
+
+def _reach(one: Series) -> list[float]:
+    halves = one.half_widths or [0.0] * len(one.y)
+    return [v + s * h for v, h in zip(one.y, halves, strict=True) for s in (-1, 1)]
+
+
+def _axis(
+    axis: Axis, values: Sequence[float], start: float, end: float
+) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
+    """Where a value goes, and the ticks."""
+    low = min(values) if axis.low is None else axis.low
+    high = max(values) if axis.high is None else axis.high
+    if axis.scale == "log":
+        values = [v for v in values if v > 0] or [1.0]
+        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+        high = max(high, low + 1)
+        every = max(1, (high - low) // 5)
+        ticks = [(10.0**p, _power(p)) for p in range(low, high + 1, every)]
+        shape: Callable[[float], float] = lambda v: math.log10(max(v, 10.0**low))  # noqa: E731
+        return _placed(shape, low, high, start, end), ticks
+    if axis.scale == "symlog":
+        top = max(abs(low), abs(high)) or 1.0
+        unit = top * 10.0**-SYMLOG_DECADES
+        shape = lambda v: math.copysign(math.log10(1 + abs(v) / unit), v)  # noqa: E731
+        steps = [top * 10.0**-k for k in range(3)]
+        spots = [v for v in (*[-s for s in steps], 0.0, *reversed(steps)) if low <= v <= high]
+        return _placed(shape, shape(low), shape(high), start, end), [(v, f"{v:.1g}") for v in spots]
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    spots = _nice(low, high)
+    return _placed(lambda v: v, low, high, start, end), [
+        (v, f"{100 * v:.3g}%" if axis.percent else _plain(v)) for v in spots
+    ]
+
+
+def _placed(
+    shape: Callable[[float], float], low: float, high: float, start: float, end: float
+) -> Callable[[float], float]:
+    span = (high - low) or 1.0
+    return lambda v: start + (shape(v) - low) / span * (end - start)
+
+
+def _nice(low: float, high: float, count: int = 5) -> list[float]:
+    raw = (high - low) / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, first + 2 * count) if k * step <= high + 1e-9 * step]
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 and value == round(value) else f"{value:.4g}"
+
+
+def _power(p: int) -> str:
+    return f"{10.0**p:g}" if -3 <= p <= 3 else f"1e{p}"
+
+
+def _frame(
+    title: str,
+    x: Axis,
+    y: Axis,
+    ticks_x: Sequence[tuple[float, str]],
+    ticks_y: Sequence[tuple[float, str]],
+    to_x: Callable[[float], float],
+    to_y: Callable[[float], float],
+    width: int,
+    height: int,
+) -> list[str]:
+    floor, right = height - BOTTOM, width - RIGHT
+    parts = [f'<text x="{LEFT}" y="16" font-weight="600">{escape(title)}</text>']
+    for value, text in ticks_y:
+        at = to_y(value)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(
+            f'<text class="soft" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+        )
+    for value, text in ticks_x:
+        at = to_x(value)
+        parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{floor}" y2="{floor + 4}"/>')
+        parts.append(
+            f'<text class="soft" x="{at:.1f}" y="{floor + 16}" text-anchor="middle">{escape(text)}</text>'
+        )
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{floor}" y2="{floor}"/>')
+    across, down = (LEFT + right) / 2, (TOP + floor) / 2
+    parts.append(_label(f'x="{across}" y="{floor + 31}"', x.label))
+    parts.append(_label(f'transform="translate(12 {down}) rotate(-90)"', y.label))
+    return parts
+
+
+def _label(place: str, text: str) -> str:
+    return f'<text class="soft" {place} text-anchor="middle">{escape(text)}</text>'
+
+
+def _mark(index: int, colour: str, a: float, b: float) -> str:
+    if index % 2:
+        return f'<path class="mark {colour}" d="M{a - 4:.1f} {b + 3:.1f}h8l-4 -7z"/>'
+    return f'<circle class="mark {colour}" cx="{a:.1f}" cy="{b:.1f}" r="3.2"/>'
+
+
+def _band(one: Series, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
+    halves = one.half_widths or ()
+    up = [(to_x(a), to_y(b + h)) for a, b, h in zip(one.x, one.y, halves, strict=True)]
+    down = [(to_x(a), to_y(b - h)) for a, b, h in zip(one.x, one.y, halves, strict=True)]
+    return " ".join(f"{a:.1f},{b:.1f}" for a, b in (*up, *reversed(down)))
+
+
+def _legend(names: Sequence[str], width: int, height: int) -> list[str]:
+    room = (width - LEFT) / max(len(names), 1)
+    parts = []
+    for index, name in enumerate(names):
+        at = LEFT + index * room
+        parts.append(
+            f'<rect class="c{index % COLOURS}" x="{at:.1f}" y="{height - 16}" width="14" height="4"/>'
+        )
+        parts.append(f'<text x="{at + 18:.1f}" y="{height - 10}">{escape(name)}</text>')
+    return parts
+
+
+def _svg(title: str, parts: Sequence[str], width: int, height: int) -> str:
+    head = f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}"'
+    return f'<svg class="chart" {head}>{"".join(parts)}</svg>'
+
+
+def _empty(title: str, width: int, height: int) -> str:
+    middle = f'<text class="soft" x="{width / 2}" y="{height / 2}" text-anchor="middle">not run yet</text>'
+    return _svg(
+        title, [f'<text x="{LEFT}" y="16" font-weight="600">{escape(title)}</text>', middle], width, height
+    )

@@ -1,0 +1,93 @@
+"""Pages of coloured tables and charts, each in one HTML file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from randeigen.lab import charts
+from randeigen.pages import html_page
+from randeigen.rows.write import replacing
+
+STYLE = """
+td.good { background: color-mix(in srgb, #009e73 22%, var(--paper)) }
+td.bad { background: color-mix(in srgb, #d55e00 26%, var(--paper)) }
+td.near { background: color-mix(in srgb, #e69f00 18%, var(--paper)) }
+td.none { color: var(--soft) }
+td small, th small { color: var(--soft); font-weight: 400 } td small { display: block; line-height: 1.25 }
+td a { color: inherit; text-decoration-color: var(--soft) }
+.charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)) }
+nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0 }
+details { margin: .6rem 0 } summary { cursor: pointer } code { font-size: .88em; overflow-wrap: anywhere }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem } a { color: #0072b2 }
+@media (prefers-color-scheme: dark) { a { color: #7cc4f0 } }
+.notes li { max-width: 46rem; color: var(--soft) }
+"""
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """Text, a second line, a colour (good, bad, near, none) and what it links to; `hint` shows on hover."""
+
+    text: str
+    below: str = ""
+    mood: str = ""
+    link: str = ""
+    hint: str = ""
+
+
+def table(titles: Sequence[str], lines: Sequence[Sequence[TableCell | str]]) -> str:
+    """A table whose first column is text; it scrolls by itself on a narrow screen."""
+    head = "".join(f"<th{_left(i)}>{escape(title)}</th>" for i, title in enumerate(titles))
+    body = "\n".join(
+        "<tr>" + "".join(_cell(i, cell) for i, cell in enumerate(line)) + "</tr>" for line in lines
+    )
+    return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'
+
+
+def _left(i: int) -> str:
+    return ' class="left"' if i == 0 else ""
+
+
+def _cell(i: int, cell: TableCell | str) -> str:
+    if isinstance(cell, str):
+        return f"<td{_left(i)}>{escape(cell)}</td>"
+    inside = escape(cell.text)
+    if cell.link:
+        inside = f'<a href="{escape(cell.link)}">{inside}</a>'
+    below = f"<small>{escape(cell.below)}</small>" if cell.below else ""
+    mood = f' class="{cell.mood}"' if cell.mood else ""
+    hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
+    return f"<td{mood}{hint}>{inside}{below}</td>"
+
+
+def paragraphs(*words: str) -> str:
+    """Plain sentences."""
+    return "\n".join(f"<p>{escape(one)}</p>" for one in words)
+
+
+def notes(lines: Sequence[str]) -> str:
+    """A list of remarks in small."""
+    return '<ul class="notes">' + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+
+
+def gallery(drawn: Sequence[str]) -> str:
+    """Charts beside each other where the screen is wide enough."""
+    return '<div class="charts">\n' + "\n".join(f"<figure>{one}</figure>" for one in drawn) + "\n</div>"
+
+
+def write(
+    path: str | os.PathLike[str], title: str, lead: str, sections: Sequence[tuple[str, str, str]]
+) -> None:
+    """Write the page; a section is (anchor, title, HTML)."""
+    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name, _ in sections)
+    body = "\n".join(
+        f'<section id="{anchor}">\n<h2>{escape(name)}</h2>\n{inside}\n</section>'
+        for anchor, name, inside in sections
+    )
+    style = f"<style>{charts.STYLE}{STYLE}</style>"
+    page = html_page(title, [style, f"<h1>{escape(title)}</h1>", lead, f"<nav>{links}</nav>", body])
+    with replacing(path) as file:
+        file.write(page.encode())

@@ -1,0 +1,116 @@
+"""The comparison page of a sweep: attacks against rules with intervals over seeds, and the rounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from randeigen.lab.charts import Axis, Series, chart
+from randeigen.lab.report_html import TableCell, gallery, paragraphs, table, write
+from randeigen.lab.tidy import Interval, interval, over_seeds
+
+# What may differ between the tables of a page; a table compares attacks and rules.
+SETTINGS = (
+    "task",
+    "partition",
+    "alpha",
+    "eps",
+    "clients",
+    "rounds",
+    "feared",
+    "server",
+    "batch",
+    "rate",
+    "epochs",
+)
+SHORT = {"feared": "assumed eps", "rate": "learning rate"}
+Line = Mapping[str, Any]
+
+
+def write_sweep_page(path: str | os.PathLike[str], runs: Sequence[Line], rounds: Sequence[Line]) -> None:
+    """One page about the runs of `tidy.table`, and of the same table by round."""
+    groups: dict[tuple[Any, ...], list[Line]] = {}
+    for line in runs:
+        groups.setdefault(tuple(line.get(name) for name in SETTINGS), []).append(line)
+    differing = [i for i in range(len(SETTINGS)) if len({key[i] for key in groups}) > 1]
+    seeds = sorted({line["seed"] for line in runs})
+    sections = []
+    for index, (key, lines) in enumerate(groups.items()):
+        title = ", ".join(_setting(SETTINGS[i], key[i]) for i in differing or (0,))
+        same = [line for line in rounds if tuple(line.get(name) for name in SETTINGS) == key]
+        sections.append((f"s{index}", title, comparison(lines) + gallery(_courses(same))))
+    lead = paragraphs(
+        f"{len(runs)} runs, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}. Accuracy "
+        "on the test set and, below it, attack success, in percent: means over seeds and half the width of "
+        "their 95% interval (Student's t). Green: within one point of the unattacked mean of the same "
+        "setting. Orange: more than five points below it, or a success of more than 20%."
+    )
+    write(path, "A sweep of federations", lead, sections)
+
+
+def comparison(lines: Sequence[Line]) -> str:
+    """Attacks down, rules across."""
+    rules = list(dict.fromkeys(line["rule"] for line in lines))
+    accuracy = over_seeds(lines, ("attack", "rule"), lambda line: 100 * line["accuracy"])
+    success = over_seeds(lines, ("attack", "rule"), lambda line: _percent(line["asr"]))
+    clean = accuracy.get(("none", "mean"))
+    body = [
+        [attack, *(_cell(accuracy.get((attack, rule)), success.get((attack, rule)), clean) for rule in rules)]
+        for attack in dict.fromkeys(line["attack"] for line in lines)
+    ]
+    return table(["attack", *rules], body)
+
+
+def shown(value: Interval) -> str:
+    """A mean with half of its interval, where there is one.
+
+    >>> shown(Interval(94.52, 0.31, 3))
+    '94.5 ± 0.3'
+    """
+    return f"{value.mean:.1f}" + ("" if value.half_width is None else f" ± {value.half_width:.1f}")
+
+
+def _cell(accuracy: Interval | None, success: Interval | None, clean: Interval | None) -> TableCell | str:
+    if accuracy is None:
+        return ""
+    below = f"success {shown(success)}" if success else ""
+    if clean is None:
+        return TableCell(shown(accuracy), below)
+    harmed = accuracy.mean < clean.mean - 5 or (success is not None and success.mean > 20)
+    mood = "bad" if harmed else "good" if accuracy.mean >= clean.mean - 1 else ""
+    return TableCell(shown(accuracy), below, mood)
+
+
+def _courses(rounds: Sequence[Line]) -> list[str]:
+    """Accuracy over the rounds, one chart for each attack, one line for each rule."""
+    drawn = []
+    for attack in dict.fromkeys(line["attack"] for line in rounds):
+        of = [line for line in rounds if line["attack"] == attack]
+        drawn.append(course(attack, of, "rule"))
+    return drawn
+
+
+def course(title: str, rounds: Sequence[Line], by: str) -> str:
+    """Accuracy over the rounds, one line for each value of a column; a band where there are several seeds."""
+    series = []
+    for name in dict.fromkeys(line[by] for line in rounds):
+        values: dict[int, list[float]] = {}
+        for line in rounds:
+            if line[by] == name:
+                values.setdefault(line.get("round", line.get("epoch", 0)), []).append(line["accuracy"])
+        points = {t: interval(each) for t, each in sorted(values.items())}
+        halves = [one.half_width or 0.0 for one in points.values()]
+        means = [one.mean for one in points.values()]
+        series.append(Series(str(name), list(points), means, half_widths=halves if any(halves) else None))
+    return chart(title, series, Axis("round"), Axis("accuracy", low=0.0, high=1.0, percent=True))
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _setting(name: str, value: Any) -> str:
+    if name in ("task", "partition", "server"):
+        return str(value)
+    return f"{SHORT.get(name, name)} {value}"

@@ -1,0 +1,164 @@
+"""`randeigen sweep` runs every combination once, goes on where it stopped, and ends in a table and a page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("typer")
+pytest.importorskip("sklearn")
+
+from typer.testing import CliRunner, Result
+
+from randeigen.cli.app import app
+from randeigen.errors import BadFile, BadParameter
+from randeigen.lab import Sweep, load, run_sweep
+from randeigen.lab.charts import Axis, Series, chart, histogram
+from randeigen.lab.tidy import interval, table
+
+QUICK = ("--rounds", "1", "--clients", "5")
+
+
+def sweep(out: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["sweep", *QUICK, "--out", str(out), *words])
+
+
+def test_every_combination_has_a_record_and_none_is_run_twice(tmp_path: Path) -> None:
+    words = (
+        "--attack",
+        "none",
+        "--attack",
+        "mra",
+        "--rule",
+        "mean",
+        "--rule",
+        "randeigen",
+        "--eps",
+        "0.2",
+        "--seed",
+        "0",
+    )
+    first = sweep(tmp_path, *words, "--seed", "1", "--csv", str(tmp_path / "runs.csv"))
+    assert first.exit_code == 0, first.output
+    files = {path: path.read_text() for path in tmp_path.glob("*.json")}
+    assert len(files) == 8
+    rows = list(csv.DictReader((tmp_path / "runs.csv").read_text().splitlines()))
+    assert {(row["attack"], row["rule"], row["seed"]) for row in rows} == {
+        (attack, rule, seed) for attack in ("none", "mra") for rule in ("mean", "randeigen") for seed in "01"
+    }
+    again = sweep(tmp_path, *words, "--eps", "0.4")
+    assert again.exit_code == 0, again.output
+    assert again.output.count("already there") == 4
+    assert all(path.read_text() == text for path, text in files.items()), "a record was overwritten"
+    assert len(list(tmp_path.glob("*.json"))) == 12
+    page = (tmp_path / "sweep.html").read_text()
+    assert "http" not in page
+    assert page.count("<svg") == 4, "one chart for each attack and fraction"
+    made = json.loads(next(iter(files.values())))["made"]
+    assert made["command"].startswith("randeigen ")
+    assert made["commit"]
+    assert made["seconds"] > 0
+
+
+def test_settings_come_from_a_file_and_options_win(tmp_path: Path) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("TOML is read from Python 3.11 on")
+    file = tmp_path / "study.toml"
+    lines = ['attack = ["none", "hidra"]', 'rule = "mean"', "assumed-eps = 0.1"]
+    file.write_text("\n".join([*lines, 'partition = ["iid", "dirichlet:alpha=0.1"]']))
+    told = sweep(tmp_path / "out", str(file), "--attack", "zero", "--dry-run")
+    assert told.exit_code == 0, told.output
+    assert "2 runs" in told.output
+    assert "digits dirichlet(0.1) zero eps 0.2 mean seed 0" in told.output
+    assert not (tmp_path / "out").exists()
+    file.write_text("attack = [")
+    assert sweep(tmp_path / "out", str(file)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"atack": "hidra"}, "no setting 'atack'"),
+        ({"attack": []}, "empty list"),
+        ({"attack": "nope"}, "no attack 'nope'"),
+        ({"rule": ["mean", "nope"]}, "no rule 'nope'"),
+        ({"partition": "dirichlet:alpha=x"}, "dirichlet:alpha=0.3"),
+        ({"rounds": "many"}, "rounds"),
+        ({"seed": list(range(1000)), "eps": [i / 1000 for i in range(1, 200)]}, "199,000 runs"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_runs(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(BadParameter, match=said):
+        Sweep(settings).configs()
+
+
+def test_nothing_to_sweep_is_a_mistake_of_the_call(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["sweep", "--out", str(tmp_path)])
+    assert told.exit_code == 2
+    assert "--attack hidra" in told.output
+
+
+def test_an_interrupted_sweep_goes_on_with_the_same_records(tmp_path: Path) -> None:
+    configs = Sweep({"attack": ["none", "zero"], "rounds": 2, "clients": 5}).configs()
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(configs, tmp_path / "stopped", on_round=stop)
+    assert list((tmp_path / "stopped").glob("*.checkpoint.npz"))
+    steps: list[bool] = []
+    paths = run_sweep(configs, tmp_path / "stopped", on_step=lambda step: steps.append(step.found))
+    whole = run_sweep(configs, tmp_path / "whole")
+    assert steps == [False, False]
+    for one, other in zip(paths, whole, strict=True):
+        first, second = (json.loads(path.read_text()) for path in (one, other))
+        assert [each["accuracy"] for each in first["history"]] == [
+            each["accuracy"] for each in second["history"]
+        ]
+    assert not list((tmp_path / "stopped").glob("*.npz"))
+
+
+def test_a_folder_of_records_is_one_tidy_table(tmp_path: Path) -> None:
+    configs = Sweep({"attack": ["none"], "seed": [0, 1], "rounds": 2, "clients": 5, "rule": "mean"}).configs()
+    run_sweep(configs, tmp_path)
+    (tmp_path / "other.json").write_text("[1, 2]")
+    lines = table(tmp_path)
+    assert [line["seed"] for line in lines] == [0, 1]
+    assert {"task", "attack", "rule", "eps", "accuracy", "asr", "commit", "record"} <= set(lines[0])
+    assert len(table(tmp_path, rounds=True)) == 4
+    pandas = pytest.importorskip("pandas")
+    frame = load(tmp_path)
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame.groupby("rule").accuracy.mean()["mean"] == pytest.approx(
+        sum(x["accuracy"] for x in lines) / 2
+    )
+    with pytest.raises(BadFile, match="no folder"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadFile, match="no record"):
+        load(tmp_path / "empty")
+
+
+def test_intervals_over_seeds_are_students() -> None:
+    assert interval([0.25]).half_width is None
+    three = interval([1.0, 2.0, 3.0])
+    assert three.mean == 2.0
+    assert three.half_width == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+
+
+def test_charts_leave_out_what_an_axis_cannot_show() -> None:
+    drawn = chart("t", [Series("a<b", [1, 10, -1, float("nan")], [1, 2, 3, 4])], Axis("x", "log"), Axis("y"))
+    assert "nan" not in drawn
+    assert "a&lt;b" in drawn
+    assert "not run yet" in chart("t", [Series("a", [], [])], Axis("x"), Axis("y"))
+    signed = chart(
+        "t", [Series("a", [-100, 0, 0.1, 50], [0, 0, 1, 1], marks=True)], Axis("x", "symlog"), Axis("y")
+    )
+    assert signed.count("<circle") == 4
+    assert histogram("h", {"one": [1.0, 1.0], "two": [3.0]}, Axis("x")).count('class="bar') == 2
