@@ -122,7 +122,7 @@ def _through_layers(model: Any, parameters: Sequence[Tensor], images: Tensor) ->
     layers = list(model)
     while layers:
         layer = layers.pop(0)
-        if _is_block(layer, *layers[:2]) and stacked_cuda.takes(x, left[0], layer.padding[0]):
+        if x.is_cuda and _is_block(layer, *layers[:2]) and stacked_cuda.takes(x, left[0], layer.padding[0]):
             x = stacked_cuda.block(x, left.pop(0), left.pop(0), layer.padding[0])
             del layers[:2]
             if not (_is_block(*layers[:3]) and stacked_cuda.takes(x, left[0], layers[0].padding[0])):

@@ -158,19 +158,13 @@ def client_plot(config: FederatedConfig) -> str:
 
 def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dict[str, Any]) -> Path:
     """All pictures of these runs, and the page that holds them."""
-    from randeigen.lab import Federation
-    from randeigen.lab.attack_gallery import draw_trigger
     from randeigen.lab.html_page import Part, summarise, write_page
     from randeigen.lab.plots import draw_runs
 
     records = [run.record for run in runs]
     config = records[0].spec
     pictures = draw_runs(folder, records)
-    trigger = folder / "trigger.png"
-    if draw_trigger(trigger, Federation.of(replace(config, rule="mean"), **parts)):
-        pictures.append(trigger)
-    else:
-        trigger.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
+    pictures += _draw_trigger(folder / "trigger.png", records[0], parts)
     plots = [folder / f"clients-{run.name}.png" for run in runs]
     pictures += [plot for plot in plots if plot.exists()]
     page = [Part("What happened", summarise(records), records, pictures)]
@@ -179,6 +173,18 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dic
     )
     write_page(folder / "report.html", f"{config.task} under {config.attack}", [lead], page)
     return folder / "report.html"
+
+
+def _draw_trigger(path: Path, record: FederatedRecord, parts: dict[str, Any]) -> list[Path]:
+    """What the attack wants misread, if anything; the federation is set up once more for it."""
+    if record.asr is not None:
+        from randeigen.lab import Federation
+        from randeigen.lab.attack_gallery import draw_trigger
+
+        if draw_trigger(path, Federation.of(replace(record.spec, rule="mean"), **parts)):
+            return [path]
+    path.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
+    return []
 
 
 def _progress(config: FederatedConfig) -> Callable[[RoundMetrics], None]:
