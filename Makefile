@@ -1,6 +1,7 @@
 # Everything happens in .venv, made on first use. Another interpreter: make test PYTHON=python3.12
 PYTHON ?= python3
 VENV := .venv
+PINS := constraints.txt
 PY := $(VENV)/bin/python
 
 # Data sets beside the checkout, where there are any; elsewhere they are downloaded to the user's cache.
@@ -8,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export RANDEIGEN_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test fuzz lint format types check docs package clean
+.PHONY: help demo test test-flower fuzz lint format types check docs package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +18,7 @@ help:
 	@echo "make check   lint, types and tests    make types   mypy"
 	@echo "make format  ruff formats the code    make docs    the documentation site, into site/"
 	@echo "make package sdist and wheel, checked, into dist/"
+	@echo "make test-flower  the tests of randeigen.flower and randeigen.nvflare, in .venv-flower"
 	@echo "make fuzz    hostile inputs, many (ARGS='--inputs 1000000 --out record.json')"
 	@echo "make clean   remove caches and outputs (.venv stays)"
 
@@ -25,6 +27,11 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-test
 	$(PY) -m pytest $(ARGS)
+
+# In an environment of its own: flwr bounds packages from above that the others take newer.
+test-flower:
+	@$(MAKE) --no-print-directory VENV=.venv-flower PINS=constraints-flower.txt .venv-flower/.installed-test-flower
+	.venv-flower/bin/python -m pytest -m "(flower or nvflare) and not slow" tests/flower $(ARGS)
 
 fuzz: $(VENV)/.installed-test
 	$(PY) -m fuzz $(ARGS)
@@ -59,11 +66,11 @@ clean:
 	find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pins are for Python 3.11 and newer; older ones take what pip resolves.
-$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/pip
+$(VENV)/.installed-%: pyproject.toml $(PINS) | $(VENV)/bin/pip
 	@echo "installing what 'make $*' needs into $(VENV) (minutes the first time, nothing after that)"
 	@$(PY) -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 22)' \
 		|| $(PY) -m pip install -q --upgrade pip
-	@pins=$$($(PY) -c 'import sys; print("-c constraints.txt" if sys.version_info >= (3, 11) else "")') \
+	@pins=$$($(PY) -c 'import sys; print("-c $(PINS)" if sys.version_info >= (3, 11) else "")') \
 		&& $(PY) -m pip install -q --disable-pip-version-check $$pins -e '.[$*]'
 	@touch $@
 

@@ -30,6 +30,8 @@ FLOORS = (
     {"api"},
     {"__init__"},  # it re-exports what is below it
     {"attacks", "pages", "provenance", "timed_rows", "torch"},
+    {"bridges"},
+    {"flower", "nvflare"},
     {"plotting", "timing"},
     {"lab"},
     {"cli"},

@@ -34,8 +34,13 @@ def inspect(file: FileIO) -> list[Entry]:
     return [Entry("", code, shape, LeafOffset(skip, fortran))]
 
 
-def header(first: Callable[[int], bytes]) -> tuple[str, tuple[int, ...], bool, int]:
-    """(code, shape, Fortran order, bytes of header); `first(count)` gives up to that many first bytes."""
+def header(
+    first: Callable[[int], bytes], *, in_strips: bool = True
+) -> tuple[str, tuple[int, ...], bool, int]:
+    """(code, shape, Fortran order, bytes of header); `first(count)` gives up to that many first bytes.
+
+    A large array in Fortran order is refused if it is to be read in strips, as files are.
+    """
     head = first(FIRST_BYTES)
     _, skip = declared(head)
     if skip > len(head):
@@ -44,7 +49,13 @@ def header(first: Callable[[int], bytes]) -> tuple[str, tuple[int, ...], bool, i
         raise UnreadableFile(
             f"declares a header of {skip:,} bytes, found {len(head):,} (we read {MAX_HEAD_BYTES:,})"
         )
-    return *parse(head[:skip]), skip
+    code, shape, fortran = parse(head[:skip])
+    if in_strips and fortran and nbytes(code, shape) > MAX_FORTRAN_BYTES:
+        raise UnreadableFile(
+            f"holds {nbytes(code, shape):,} bytes in Fortran order, which cannot be read in strips; "
+            "save numpy.ascontiguousarray(array) instead"
+        )
+    return code, shape, fortran, skip
 
 
 def declared(head: bytes) -> tuple[int, int]:
@@ -76,11 +87,4 @@ def parse(head: bytes) -> tuple[str, tuple[int, ...], bool]:
         raise UnreadableFile(
             f"holds dtype {quote(str(dtype))}; only real numbers are read, nothing is unpickled"
         )
-    code = code_of(dtype)
-    needs_transposing = fortran and sum(side > 1 for side in shape) > 1
-    if needs_transposing and nbytes(code, shape) > MAX_FORTRAN_BYTES:
-        raise UnreadableFile(
-            f"holds {nbytes(code, shape):,} bytes in Fortran order, which cannot be read in strips; "
-            "save numpy.ascontiguousarray(array) instead"
-        )
-    return code, shape, needs_transposing
+    return code_of(dtype), shape, fortran and sum(side > 1 for side in shape) > 1

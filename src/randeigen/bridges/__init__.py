@@ -1,0 +1,1 @@
+"""What the bridges to federations share: how many nodes may be corrupt, verdicts of rounds, their record."""

@@ -1,0 +1,119 @@
+"""`robust`: a strategy of Flower in which no client can stop a run or take the model over."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import FedAvg
+
+from randeigen.bridges.corruption import RISK, Tolerance
+from randeigen.bridges.judge import Judge, RuleChoice
+from randeigen.bridges.session import Session
+from randeigen.errors import BadParameter
+from randeigen.flower.run import FlowerRun
+from randeigen.flower.strategy import RobustRounds
+from randeigen.prior_weights import MAX_CLAIM_RATIO
+from randeigen.registry import DEFAULT
+
+PATIENCE = 60.0  # seconds to wait for nodes that are not online
+OWN_RULES = ("Krum", "MultiKrum", "Bulyan", "FedMedian", "FedTrimmedAvg")
+NOT_A_MEAN = ("QFedAvg", "FedXgbBagging", "FedXgbCyclic")
+
+
+def robust(
+    strategy: Any,
+    eps: float | None = None,
+    *,
+    f: int | None = None,
+    rule: RuleChoice = DEFAULT,
+    cap: float | None = MAX_CLAIM_RATIO,
+    grace: float = 1.0,
+    patience: float = PATIENCE,
+    strikes: int | None = None,
+    risk: float = RISK,
+    like: ArrayRecord | None = None,
+    record: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Any:
+    """The same strategy, shown the robust mean of the replies in place of the replies.
+
+    What a node sends, leaves out or does to the protocol is evidence: its reply is refused with a reason and
+    the round goes on. A round with more such nodes than f is declined: the model stays as it is, the run
+    goes on. Server optimisers (FedAdam, FedYogi, FedAvgM) take their step from the robust mean.
+
+    Args:
+        strategy: One of FedAvg's kind, of `flwr.serverapp.strategy` or of the older `flwr.server.strategy`.
+        eps: The fraction of all nodes that may be corrupt. Where a round samples nodes, f is the least
+            number that the corrupt ones among them exceed with a probability below `risk`.
+        f: The number of nodes asked in a round that may be corrupt, instead of `eps`.
+        rule: A name, such as "nnm+krum", or a class of `randeigen.rules`, called with `f=`.
+        cap: A number of examples that a node claims counts up to this many times the median claim; None
+            ignores claims.
+        grace: Once all but f nodes have answered, the others get this many times as long, at least 10 s.
+        patience: Seconds to wait for `min_available_nodes`, after which the round goes on with those online.
+        strikes: After so many replies that no honest node sends (faulty or not finite), a node is no longer
+            asked. None asks all.
+        risk: See `eps`.
+        like: The arrays of a reply, where they are not those of the model.
+        record: A file that gets a JSON line a round; `randeigen report` makes a page of it.
+        checkpoint: A file that gets the model after each round. Where it exists, `start` goes on from there.
+
+    Returns:
+        A strategy of a class made of the given one's, with `verdicts` and `history` beside its own
+        attributes.
+
+    Raises:
+        BadFraction: Not exactly one of `eps` and `f` was given, or it is outside what can be tolerated.
+        BadParameter: The strategy cannot be made robust in this way, or an option is not known.
+        BadFile: `record` or `checkpoint` names a file of something else.
+    """
+    for name, value in (("grace", grace), ("patience", patience)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise BadParameter(f"{name}={value!r}; give a number from 0.")
+    check_strategy(strategy)
+    session = Session(Judge(Tolerance(eps, f, risk), rule, cap), strikes, record)
+    run = FlowerRun(session, grace, patience, like, checkpoint)
+    kind = type(strategy)
+    made = type(f"Robust{kind.__name__}", (RobustRounds, kind), {"__doc__": kind.__doc__})
+    wrapped: Any = object.__new__(made)
+    vars(wrapped).update(vars(strategy))
+    wrapped._robust = run
+    return wrapped
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse what does not compose with a robust mean, with what to do instead."""
+    name = type(strategy).__name__
+    if isinstance(strategy, type):
+        raise BadParameter(f"robust was given the class {strategy.__name__}; give {strategy.__name__}(...).")
+    if isinstance(strategy, RobustRounds):
+        raise BadParameter(f"{name} is robust already; wrap a strategy once.")
+    if name.startswith("DifferentialPrivacy"):
+        raise BadParameter(
+            f"{name} cannot be made robust: its noise is accounted for a plain mean, and a robust one has "
+            "another sensitivity; use one of the two."
+        )
+    for own in OWN_RULES:
+        if isinstance(strategy, getattr(strategies, own, ())):
+            raise BadParameter(
+                f"{name} selects replies by itself and would be shown a single one; "
+                'wrap FedAvg, and name the rule: robust(FedAvg(), eps=0.2, rule="multi-krum").'
+            )
+    for other in NOT_A_MEAN:
+        if isinstance(strategy, getattr(strategies, other, ())):
+            raise BadParameter(f"{name} averages no models, so a robust mean cannot stand for its replies.")
+    if not isinstance(strategy, FedAvg):
+        raise BadParameter(
+            f"robust takes a strategy of FedAvg's kind, found a {name}; give FedAvg, FedAdam, FedYogi, "
+            "FedAdagrad, FedAvgM, FedProx or a class of your own made from one of them."
+        )
+
+
+class RobustFedAvg(RobustRounds):
+    """`robust(FedAvg(...), eps)` in one call; takes FedAvg's arguments by name."""
+
+    def __init__(self, eps: float, **fedavg: Any) -> None:
+        self.__dict__.update(vars(robust(FedAvg(**fedavg), eps)))

@@ -1,0 +1,47 @@
+"""A client that answers honestly unless it is one of the corrupt ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from faulty import faults, task
+
+app = ClientApp()
+
+
+def place(context: Context) -> tuple[int, int, bool]:
+    part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    return part, parts, part < int(context.run_config["corrupt"])
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    part, parts, corrupt = place(context)
+    arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
+    trained = task.train(arrays, part, parts)
+    metrics = {"num-examples": len(task.share(part, parts)[0]), "loss": 0.5 + part / 10}
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({name: Array(np.asarray(each)) for name, each in trained.items()}),
+            "metrics": MetricRecord(metrics),
+        }
+    )
+    fault = str(context.run_config["fault"])
+    if corrupt and fault in faults.FAULTS:
+        content = faults.FAULTS[fault](content)
+    return Message(content, reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    part, parts, corrupt = place(context)
+    arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
+    metrics = {"num-examples": len(task.share(part, parts)[0]), "accuracy": task.accuracy(arrays)}
+    fault = str(context.run_config["fault"])
+    if corrupt and fault == "evaluate-names":
+        metrics = {"num-examples": 10, "x" * 300: 1.0}
+    if corrupt and fault == "evaluate-nan":
+        metrics["accuracy"] = float("nan")
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
