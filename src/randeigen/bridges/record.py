@@ -12,7 +12,7 @@ from typing import Any
 
 from randeigen.bridges.verdicts import RoundVerdict
 from randeigen.errors import BadFile
-from randeigen.rows.strict_json import loads
+from randeigen.rows.formats.io import strict_json
 
 FORMAT = "randeigen-rounds-1"
 MAX_LINE_CHARACTERS = 2**26
@@ -96,7 +96,7 @@ def read_runs(path: str | os.PathLike[str]) -> list[Run]:
 def _read_line(line: str, runs: dict[int, Run], rounds: dict[tuple[int, int], RoundVerdict]) -> None:
     if len(line) > MAX_LINE_CHARACTERS:
         raise ValueError(f"it has {len(line):,} characters")
-    content = loads(line, MAX_DEPTH)
+    content = strict_json(line, MAX_DEPTH)
     if content["format"] != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
     run = runs.setdefault(int(content["run"]), Run(int(content["run"]), began=str(content["time"])))
