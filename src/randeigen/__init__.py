@@ -24,10 +24,9 @@ from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Verdict
 
 if typing.TYPE_CHECKING:  # imported on first use, below
-    from types import ModuleType
-
     from randeigen import lab as lab
     from randeigen import torch as torch
+    from randeigen.inspection import inspect as inspect
 
 __version__ = "0.1.0"
 
@@ -50,11 +49,13 @@ __all__ = [
 
 if not typing.TYPE_CHECKING:
 
-    def __getattr__(name: str) -> "ModuleType":
-        """Import `randeigen.torch` and `randeigen.lab` on first use."""
+    def __getattr__(name: str) -> "typing.Any":
+        """Import `randeigen.torch`, `randeigen.lab` and `inspect` on first use."""
         if name in ("lab", "torch"):
             return importlib.import_module(f"randeigen.{name}")
+        if name == "inspect":
+            return importlib.import_module("randeigen.inspection").inspect
         raise AttributeError(f"module 'randeigen' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), "lab", "torch"})
+        return sorted({*globals(), "inspect", "lab", "torch"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,9 @@ from randeigen.errors import BadRows, MissingExtra
 from randeigen.outcomes import DOWN_WEIGHTED, KEPT, LEFT_OUT, outcomes_of
 from randeigen.rows.write import replacing
 from randeigen.types import Array, Mask, Weights
+
+if TYPE_CHECKING:
+    from randeigen.inspection import Inspection
 
 # Okabe and Ito's palette: distinct with any common colour blindness; shapes differ too.
 HONEST, CORRUPT, ANSWER = "#0072B2", "#D55E00", "#000000"
@@ -73,6 +76,48 @@ def draw_clients(
     save(figure, path)
 
 
+def draw_inspection(path: str | os.PathLike[str] | BinaryIO, found: Inspection) -> None:
+    """Draw an inspection: rows in the plane of their top two directions; bound and weight against eps."""
+    figure = new_figure((10.2, 5.2))
+    rows, curve = figure.subplots(1, 2, width_ratios=(3, 2))
+    draw_inspected_rows(rows, found)
+    draw_bound_by_eps(curve, found)
+    save(figure, path)
+
+
+def draw_inspected_rows(axes: Any, found: Inspection) -> None:
+    """The rows in the plane of their top two directions, those that stand apart crossed."""
+    index, points = found.plane()
+    usual = found.enough() or (found.opinions[0] if found.opinions else None)
+    outcomes = np.full(index.size, KEPT) if usual is None else outcomes_of(usual.weights)[index]
+    legend = scatter(axes, points, outcomes, None)
+    quiet(axes)
+    axes.set_xlabel("projection on the top direction")
+    axes.set_ylabel("on the second")
+    title = "rows" if usual is None else f"rows at eps = {usual.eps:g}"
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.legend(list(legend.values()), list(legend), frameon=False, fontsize=9)
+
+
+def draw_bound_by_eps(axes: Any, found: Inspection) -> None:
+    """The bias bound against eps and, on an axis of its own, the weight that is kept."""
+    eps = [each.eps for each in found.opinions]
+    bounds = [each.bias_bound if np.isfinite(each.bias_bound) else np.nan for each in found.opinions]
+    axes.plot(eps, bounds, color=HONEST, marker="o", markersize=4)
+    quiet(axes)
+    axes.set_xlabel("eps")
+    axes.set_ylabel("bias bound", color=HONEST)
+    axes.set_ylim(bottom=0)
+    kept = axes.twinx()
+    kept.plot(
+        eps, [100 * each.weight_kept for each in found.opinions], color=CORRUPT, marker="^", markersize=4
+    )
+    kept.set_ylabel("weight kept, %", color=CORRUPT)
+    kept.set_ylim(0, 105)
+    kept.spines[["top"]].set_visible(False)
+    axes.set_title("what each eps would give", loc="left", fontsize=10)
+
+
 def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
     """An empty matplotlib figure of this size in inches."""
     try:
@@ -82,10 +127,13 @@ def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
     return Figure(figsize=size, dpi=dpi, layout="constrained")
 
 
-def save(figure: Any, path: str | os.PathLike[str]) -> None:
+def save(figure: Any, path: str | os.PathLike[str] | BinaryIO) -> None:
     """Write a figure as PNG, whole or not at all."""
     png = io.BytesIO()
     figure.savefig(png, format="png")
+    if not isinstance(path, (str, os.PathLike)):
+        path.write(png.getvalue())
+        return
     with replacing(path) as file:
         file.write(png.getvalue())
 

@@ -27,7 +27,8 @@ FLOORS = (
     {"source", "rules"},
     {"pipeline"},
     {"registry"},
-    {"api"},
+    {"advice"},
+    {"api", "inspection"},
     {"__init__"},  # it re-exports what is below it
     {"attacks", "pages", "provenance", "timed_rows", "torch"},
     {"bridges"},

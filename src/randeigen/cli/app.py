@@ -17,6 +17,7 @@ HELP = """Average files of which some may be corrupt, and know how far these can
 Examples:
   randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
   randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
+  randeigen inspect updates/
   randeigen replay audit.json
   randeigen bench --n 100 --d 262144
   randeigen simulate --attack hidra --rule mean --rule randeigen
@@ -36,6 +37,7 @@ Exit codes:
 # Each is the function of this name in the module of this name in `randeigen.cli.commands`.
 COMMANDS = {
     "aggregate": "Average files of updates robustly.",
+    "inspect": "See what each eps would make of files, when it is not known.",
     "replay": "Confirm a recorded verdict.",
     "bench": "How many plain means does robustness cost here?",
     "rules": "Every rule: what it is, and how it does.",

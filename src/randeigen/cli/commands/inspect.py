@@ -1,0 +1,146 @@
+"""`randeigen inspect`: what would each eps make of these files?"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import randeigen
+from randeigen import advice, plotting
+from randeigen.certificate import meaning
+from randeigen.cli.aggregate_files import folder_of, without_path
+from randeigen.cli.console import print_line, progress_bar
+from randeigen.cli.exit_codes import exit_on_error
+from randeigen.cli.experiment_runs import print_table
+from randeigen.cli.input_files import check_output, expand
+from randeigen.cli.outcomes import number
+from randeigen.pages import html_page, picture, table
+from randeigen.registry import DEFAULT
+from randeigen.rows.write import replacing
+from randeigen.types import GeometryKind
+
+if TYPE_CHECKING:
+    from randeigen.inspection import Inspection
+
+TEXT_COLUMN = advice.TITLES[-1]
+
+
+def inspect(
+    updates: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="UPDATES...", help="Files (.safetensors, .npz, .npy), folders of them, quoted patterns."
+        ),
+    ],
+    rule: Annotated[
+        str, typer.Option(metavar="NAME", help="How files are weighed; `randeigen rules` lists all.")
+    ] = DEFAULT,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it."),
+    ] = None,
+    geometry: Annotated[GeometryKind, typer.Option(help="How files are measured.")] = "auto",
+    page: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write all of it, with pictures, as one .html file.")
+    ] = None,
+    figure: Annotated[str | None, typer.Option(metavar="FILE", help="Write the pictures, .png.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of the table.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """See what each eps from 0 to 0.45 would make of these files, when you do not know how many are corrupt.
+
+    The files are read once. For every eps: the certificate (how far f corrupt files can have moved the
+    answer at its weights), the weight that is kept (100% is the plain mean), the answer's distance from the
+    plain mean, the spread of the weighted files along their top direction, and the files that are cut to less
+    than half of an even share. Then a sentence of advice. It never claims to know who is corrupt: files that
+    stand apart may be an honest minority.
+
+    \b
+    Examples:
+      randeigen inspect updates/
+      randeigen inspect 'round-7/*.npz' --page round-7.html
+      randeigen inspect updates/ --rule nnm+krum --json | jq .advice
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call, 3 a missing extra (pictures need matplotlib), 4 no file is usable,
+      130 interrupted
+    """
+    with exit_on_error():
+        paths = expand(updates)
+        for option, path, suffix in (("--page", page, ".html"), ("--figure", figure, ".png")):
+            if path is not None:
+                check_output(option, path, paths, [suffix], force)
+                plotting.new_figure((1, 1))  # a missing matplotlib is told before any file is read
+        base = folder_of(paths)
+        names = [os.path.relpath(os.path.abspath(path), base) for path in paths]
+        with progress_bar(quiet=False) as progress:
+            found = randeigen.inspect(
+                paths, rule=rule, seed=seed, geometry=geometry, names=names, progress=progress
+            )
+        if figure is not None:
+            plotting.draw_inspection(figure, found)
+        if page is not None:
+            with replacing(page) as file:
+                file.write(_page(found, rule, names).encode())
+        if as_json:
+            print(json.dumps(_report(found, rule, paths), allow_nan=False, indent=1))
+            return
+        print_table(advice.TITLES, advice.table_lines(found), names=(TEXT_COLUMN,))
+        for row, reason in found.unusable.items():
+            print_line(f"{names[row]} is {without_path(reason)}")
+        print_line(found.advice)
+        written = [path for path in (page, figure) if path is not None]
+        if written:
+            print_line(f"Written: {', '.join(written)}.")
+
+
+def _page(found: Inspection, rule: str, names: Sequence[str]) -> str:
+    png = io.BytesIO()
+    plotting.draw_inspection(png, found)
+    title = f"{found.n} files, asked what each eps would make of them"
+    text = "The rows in the plane of their top two directions; bound and kept weight against eps"
+    body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(found.advice)}</p>"]
+    body += [table(advice.TITLES, advice.table_lines(found), left=(TEXT_COLUMN,))]
+    body += [
+        f"<figcaption>Bias bound: {escape(meaning(rows='files', corrupt='f corrupt files'))} Weight kept: "
+        "100% is the plain mean. Spread: the standard deviation along the top direction. Cut: less than half "
+        f"of an even share. Rule {escape(rule)}, seed {found.seed}.</figcaption>"
+    ]
+    body += [f"<figure>{picture(png.getvalue(), text)}</figure>"]
+    if found.unusable:
+        lines = [(names[row], without_path(reason)) for row, reason in found.unusable.items()]
+        body += ["<h2>Unusable files</h2>", table(("file", "why"), lines, left=("file", "why"))]
+    return html_page(title, body)
+
+
+def _report(found: Inspection, rule: str, paths: Sequence[str]) -> dict[str, Any]:
+    """All of it as JSON, for scripts."""
+    return {
+        "rule": rule,
+        "seed": found.seed,
+        "files": list(paths),
+        "unusable": {paths[row]: without_path(reason) for row, reason in found.unusable.items()},
+        "equal": [[paths[row] for row in group] for group in found.copies],
+        "apart": [paths[row] for row in found.apart],
+        "advice": found.advice,
+        "eps": [
+            {
+                "eps": each.eps,
+                "f": each.f,
+                "bias_bound": number(each.bias_bound),
+                "weight_kept": each.weight_kept,
+                "distance_to_mean": number(each.distance_to_mean),
+                "spread": number(each.spread),
+                "cut": [paths[row] for row in found.cut_by(each)],
+                "weights": each.weights.tolist(),
+            }
+            for each in found.opinions
+        ],
+    }

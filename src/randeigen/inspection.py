@@ -1,0 +1,255 @@
+"""Where eps is not known: rows measured once, then asked what each eps, or each rule, would make of them."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from randeigen import advice, pipeline
+from randeigen.backend.chunking import single_threaded_blas
+from randeigen.backend.random_streams import Stream
+from randeigen.diagnostics import cut_together, distance_to_mean
+from randeigen.errors import BadFraction, BadParameter
+from randeigen.outcomes import KEPT, outcomes_of
+from randeigen.registry import build_rule
+from randeigen.rows import as_rows
+from randeigen.rules import RandEigen, Rule
+from randeigen.source import StreamedRows
+from randeigen.types import Array, Geometry, GeometryKind, Index, Mask, Progress, Statistic, Verdict
+
+EPS_GRID = tuple(round(0.05 * i, 2) for i in range(10))  # 0 to 0.45
+STANDS_APART = 1.5  # the spread with every row is this many times the narrowest: some rows stand apart
+AS_NARROW = 1.2  # times the narrowest spread: an eps whose spread is within this leaves nobody who stands out
+MAX_ROWS_COMPARED = 2_000  # rows: of more no copies are looked for, and a picture shows so many
+
+
+@dataclass(frozen=True, eq=False)
+class Opinion:
+    """What a rule makes of the rows at one eps."""
+
+    eps: float | None  # None where f, or a rule, was given
+    f: int
+    weights: Array  # (n,) they sum to 1
+    bias_bound: float  # f corrupt rows can have moved the weighted mean by at most this at these weights
+    distance_to_mean: float  # of the weighted mean from the plain mean of all usable rows
+    spread: float  # the standard deviation along the top direction at these weights
+    verdict: Verdict
+    cut_together: tuple[tuple[int, ...], ...]  # groups of rows that lost their weight and agree
+
+    @property
+    def cut(self) -> Mask:
+        """(n,) rows with less than half of an even share of the weight."""
+        return np.asarray(outcomes_of(self.weights) != KEPT)
+
+    @property
+    def weight_kept(self) -> float:
+        """The share of the plain mean that is still in the answer: 1 if every row has its even share."""
+        return float(np.minimum(self.weights, 1 / self.weights.size).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """Rows that were measured once. `ask` costs no further reading of them."""
+
+    n: int
+    geometry: Geometry  # of the usable rows
+    index: Index  # their numbers among all
+    unusable: dict[int, str]  # row: why it could not be used
+    seed: int
+    names: tuple[str, ...] | None  # of the rows, for what is printed; None: they are counted from 0
+    opinions: tuple[Opinion, ...]  # for every eps of the grid that covers the unusable rows
+    copies: tuple[tuple[int, ...], ...]  # groups of rows that are equal, but for rounding
+
+    def ask(
+        self, eps: float | None = None, *, f: int | None = None, rule: Rule | str | None = None
+    ) -> Opinion:
+        """What `RandEigen` with eps or f, a rule by name with either, or a rule would make of these rows.
+
+        Raises:
+            BadParameter: The rule works column by column, so that it has to read the rows: use `aggregate`.
+            BadFraction: eps or f is outside what the rule tolerates, or neither it nor a rule is given.
+            TooManyCorrupt: More rows are unusable than may be corrupt.
+        """
+        chosen = _rule(eps, f, rule)
+        if not chosen.weighs_rows():
+            raise BadParameter(
+                f"{type(chosen).__name__} works column by column and has to read the rows; "
+                "call randeigen.aggregate(rows, rule=...)."
+            )
+        count = chosen.assumed_corrupt(self.n)
+        stated = max(count, chosen.stated_corrupt(self.n))
+        assumed = pipeline.assume(count, self.n, self.unusable, stated=stated)
+        rng = np.random.default_rng([self.seed, Stream.RULE])
+        judgement = pipeline.judge(self.geometry, chosen, self.index, assumed, rng)
+        verdict = judgement.verdict
+        with single_threaded_blas(self.geometry.n):
+            groups = cut_together(self.geometry, verdict.weights, assumed.certified)
+            spread = self.geometry.unit * math.sqrt(self.geometry.top_direction(verdict.weights).variance)
+        assert judgement.bias_bound is not None
+        whole = pipeline.on_all_rows(verdict, self._usable(), judgement.notes, groups, assumed.certified)
+        return Opinion(
+            eps,
+            stated,
+            whole.weights,
+            judgement.bias_bound,
+            distance_to_mean(self.geometry, verdict.weights, verdict.scale),
+            spread,
+            whole,
+            whole.cut_together,
+        )
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Rows without which the others are much narrower: corrupt or an honest minority, nobody can tell."""
+        found = self.enough()
+        return () if found is None else tuple(self.cut_by(found))
+
+    @property
+    def advice(self) -> str:
+        """What these numbers say about eps, in plain sentences, and what they cannot say."""
+        return advice.advice_on(self)
+
+    def plane(self) -> tuple[Index, Array]:
+        """Rows in the plane of the two directions of greatest variance: their numbers, (m, 2) coordinates.
+
+        All usable rows or, if they are too many to compare, some drawn at random.
+        """
+        chosen = np.arange(self.geometry.n)
+        if chosen.size > MAX_ROWS_COMPARED:
+            chosen = np.sort(
+                np.random.default_rng(self.seed).choice(chosen, MAX_ROWS_COMPARED, replace=False)
+            )
+        few = self.geometry.take(chosen)
+        between = few.squared_distances()
+        to_mean = between.mean(axis=0)
+        centred = (to_mean[:, None] + to_mean - between - to_mean.mean()) / 2
+        values, vectors = np.linalg.eigh(centred)
+        lengths = self.geometry.unit * np.sqrt(np.maximum(values[:-3:-1], 0.0))
+        return self.index[chosen], np.pad(vectors[:, :-3:-1] * lengths, ((0, 0), (0, 2 - min(2, few.n))))
+
+    def __str__(self) -> str:
+        return advice.as_text(self)
+
+    def cut_by(self, opinion: Opinion) -> list[int]:
+        """The usable rows that have less than half of an even share of the weight there."""
+        cut: list[int] = np.flatnonzero(opinion.cut & self._usable()).tolist()
+        return cut
+
+    def enough(self) -> Opinion | None:
+        """The least eps of the grid after which the rows are hardly any narrower; None if they never were."""
+        if not self.opinions:
+            return None
+        narrowest = min(each.spread for each in self.opinions)
+        if self.opinions[0].spread <= STANDS_APART * narrowest:
+            return None
+        narrow = (each for each in self.opinions if each.spread <= AS_NARROW * narrowest)
+        return next((each for each in narrow if self.cut_by(each)), None)
+
+    def _usable(self) -> Mask:
+        usable = np.zeros(self.n, dtype=bool)
+        usable[self.index] = True
+        return usable
+
+
+def inspect(
+    rows: Any,
+    *,
+    rule: str | None = None,
+    grid: Sequence[float] = EPS_GRID,
+    seed: int | None = None,
+    geometry: GeometryKind = "auto",
+    names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Inspection:
+    """Measure rows once and see what every eps would make of them.
+
+    Args:
+        rows: As for `aggregate`.
+        rule: The name of a rule, such as "krum" or "nnm+krum"; `RandEigen` unless given.
+        grid: The values of eps to try, each in [0, 0.5).
+        seed: As for `aggregate`.
+        geometry: As for `aggregate`.
+        names: What rows are called in the text; they are counted from 0 unless given.
+        progress: Called as `progress(stage, columns_done, columns_in_all)` while columns are read.
+
+    Returns:
+        The measured rows, with one opinion for each eps; `print` it, or `ask` it more.
+
+    Raises:
+        BadParameter: The grid is empty, the rule is not known or works column by column, or there are more or
+            fewer names than rows.
+        BadFraction: An eps is outside [0, 0.5), or outside what the rule tolerates.
+        BadRows: The rows have no form that most share, hold no floats, or changed while they were read.
+
+    Examples:
+        >>> import numpy as np, randeigen
+        >>> rows = np.random.default_rng(0).standard_normal((20, 100))
+        >>> rows[:3] += 50
+        >>> randeigen.inspect(rows, seed=1).apart
+        (0, 1, 2)
+    """
+    if not len(grid):
+        raise BadParameter("grid is empty; give values of eps, each in [0, 0.5).")
+    rules = {eps: _rule(eps, None, rule) for eps in sorted(set(grid))}
+    source = StreamedRows(as_rows(rows))
+    if names is not None and len(names) != source.n:
+        raise BadParameter(f"{len(names)} names were given for {source.n} rows; give one for each.")
+    seed = secrets.randbits(64) if seed is None else pipeline.checked_seed(seed)
+    whole = source.measure(Statistic.GRAM, geometry, seed, progress=progress)
+    index = np.setdiff1d(np.arange(source.n), list(source.unusable))
+    called = None if names is None else tuple(map(str, names))
+    if not index.size:  # raises, with the reasons
+        pipeline.assume(0, source.n, source.unusable)
+    found = Inspection(source.n, whole.take(index), index, dict(source.unusable), seed, called, (), ())
+    tolerated = _tolerated(rules, source.n)
+    covered = [eps for eps, f in tolerated.items() if f >= len(source.unusable)]
+    opinions = tuple(found.ask(eps, rule=rule) for eps in covered)
+    return replace(found, opinions=opinions, copies=_copies(found.geometry, index))
+
+
+def _tolerated(rules: dict[float, Rule], n: int) -> dict[float, int]:
+    """f for every eps that the rule tolerates among n rows; raises if there is none."""
+    found: dict[float, int] = {}
+    for eps, rule in rules.items():
+        try:
+            found[eps] = rule.assumed_corrupt(n)
+        except BadFraction:
+            if eps == max(rules) and not found:
+                raise
+    return found
+
+
+def _rule(eps: float | None, f: int | None, rule: Rule | str | None) -> Rule:
+    if isinstance(rule, str):
+        return build_rule(rule, eps, f)
+    if rule is not None:
+        if eps is not None or f is not None:
+            raise BadFraction(
+                f"give a rule or one of eps and f, not both; found {rule} and eps={eps}, f={f}."
+            )
+        return pipeline.check_rule(rule)
+    if (eps is None) == (f is None):
+        raise BadFraction(f"give exactly one of eps and f; found eps={eps} and f={f}.")
+    return RandEigen(eps, f)
+
+
+def _copies(geometry: Geometry, index: Index) -> tuple[tuple[int, ...], ...]:
+    """Groups of rows that are nearer to each other than rounding can tell."""
+    if geometry.n > MAX_ROWS_COMPARED:
+        return ()
+    squares = geometry.squared_norms_from_pivot()
+    rounding = geometry.rounding_error(np.ones(geometry.n)) * geometry.n / max(float(squares.sum()), 1e-300)
+    near = geometry.squared_distances() <= 4 * rounding * (squares[:, None] + squares)
+    groups: list[tuple[int, ...]] = []
+    left = np.ones(geometry.n, dtype=bool)
+    for row in range(geometry.n):
+        members = np.flatnonzero(near[row] & left)
+        if left[row] and members.size > 1:
+            groups.append(tuple(index[members].tolist()))
+        left[members] = False
+    return tuple(groups)
