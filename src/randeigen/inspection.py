@@ -13,13 +13,13 @@ import numpy as np
 from randeigen import advice, pipeline
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
-from randeigen.diagnostics import cut_together, distance_to_mean
+from randeigen.certificate import cut_together, distance_to_mean
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.outcomes import KEPT, outcomes_of
 from randeigen.registry import build_rule
 from randeigen.rows import as_rows
 from randeigen.rules import RandEigen, Rule
-from randeigen.source import StreamedRows
+from randeigen.rules.base import assume, check_rule
 from randeigen.types import Array, Geometry, GeometryKind, Index, Mask, Progress, Statistic, Verdict
 
 EPS_GRID = tuple(round(0.05 * i, 2) for i in range(10))  # 0 to 0.45
@@ -83,7 +83,7 @@ class Inspection:
             )
         count = chosen.assumed_corrupt(self.n)
         stated = max(count, chosen.stated_corrupt(self.n))
-        assumed = pipeline.assume(count, self.n, self.unusable, stated=stated)
+        assumed = assume(count, self.n, self.unusable, stated=stated)
         rng = np.random.default_rng([self.seed, Stream.RULE])
         judgement = pipeline.judge(self.geometry, chosen, self.index, assumed, rng)
         verdict = judgement.verdict
@@ -196,7 +196,7 @@ def inspect(
     if not len(grid):
         raise BadParameter("grid is empty; give values of eps, each in [0, 0.5).")
     rules = {eps: _rule(eps, None, rule) for eps in sorted(set(grid))}
-    source = StreamedRows(as_rows(rows))
+    source = pipeline.StreamedRows(as_rows(rows))
     if names is not None and len(names) != source.n:
         raise BadParameter(f"{len(names)} names were given for {source.n} rows; give one for each.")
     seed = secrets.randbits(64) if seed is None else pipeline.checked_seed(seed)
@@ -204,7 +204,7 @@ def inspect(
     index = np.setdiff1d(np.arange(source.n), list(source.unusable))
     called = None if names is None else tuple(map(str, names))
     if not index.size:  # raises, with the reasons
-        pipeline.assume(0, source.n, source.unusable)
+        assume(0, source.n, source.unusable)
     found = Inspection(source.n, whole.take(index), index, dict(source.unusable), seed, called, (), ())
     tolerated = _tolerated(rules, source.n)
     covered = [eps for eps, f in tolerated.items() if f >= len(source.unusable)]
@@ -232,7 +232,7 @@ def _rule(eps: float | None, f: int | None, rule: Rule | str | None) -> Rule:
             raise BadFraction(
                 f"give a rule or one of eps and f, not both; found {rule} and eps={eps}, f={f}."
             )
-        return pipeline.check_rule(rule)
+        return check_rule(rule)
     if (eps is None) == (f is None):
         raise BadFraction(f"give exactly one of eps and f; found eps={eps} and f={f}.")
     return RandEigen(eps, f)

@@ -84,7 +84,7 @@ def run(
     if to_mean is None:
         # Rounding of the answer has no particular direction, so it adds to the distance as a right angle.
         to_mean = math.hypot(distance_to_mean(cloud, verdict.weights, verdict.scale), away)
-    verdict = _on_all_rows(verdict, usable, (*notes, *judgement.notes), groups, assumed.certified)
+    verdict = on_all_rows(verdict, usable, (*notes, *judgement.notes), groups, assumed.certified)
     return Aggregate(
         mean,
         verdict.weights,
@@ -240,7 +240,7 @@ def checked_seed(seed: int) -> int:
     return int(seed)
 
 
-def _on_all_rows(
+def on_all_rows(
     verdict: Verdict, usable: Mask, notes: tuple[str, ...], groups: Sequence[Index], corrupt: int
 ) -> Verdict:
     """The verdict on the usable rows, in the caller's numbering."""
