@@ -86,7 +86,7 @@ def gram_error(device: str) -> float:
         rows = given.rows
     geometry = measure(as_rows(rows), "gram")[0]
     assert isinstance(geometry, GramGeometry)
-    from_pivot = geometry.gram * geometry.unit**2
+    from_pivot = geometry.gram * geometry.scale**2
     border, corner = from_pivot[:-1, -1], from_pivot[-1, -1]  # the last line is the origin's
     gram = from_pivot[:-1, :-1] - border - border[:, None] + corner
     exact = np.zeros((n, n))

@@ -119,7 +119,7 @@ def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
     # A Gram matrix gives λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
     variance = (variance + geometry.rounding_error(weights)) / (1 - geometry.distortion)
     # Of rows that were mixed the table may hold rounding alone, and that may be negative.
-    return geometry.unit * math.sqrt(held / rest * max(variance, 0.0))
+    return geometry.scale * math.sqrt(held / rest * max(variance, 0.0))
 
 
 def _beyond(geometry: Geometry, weights: Array) -> bool:
@@ -142,7 +142,7 @@ def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> floa
     """From scale · Σ wᵢ xᵢ to the plain mean of all rows here, in the caller's units."""
     even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
     weights = np.where(abs(weights - even) < EQUAL_WEIGHT_TOLERANCE * even, even, weights)
-    return geometry.unit * geometry.distance_between(weights, even)
+    return geometry.scale * geometry.distance_between(weights, even)
 
 
 def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[np.intp]]:

@@ -51,7 +51,7 @@ class RowSizes(NamedTuple):
 
     norm: float
     spread: float  # distance from a point near the rows
-    unit: float  # these times `unit` are in the caller's numbers, where they may not fit a float
+    scale: float  # these times `scale` are in the caller's numbers, where they may not fit a float
 
     @classmethod
     def of(cls, geometry: Geometry, weights: Weights) -> RowSizes | None:
@@ -60,7 +60,7 @@ class RowSizes(NamedTuple):
             return None
         norm = float(weights @ geometry.squared_norms()) / (1 - geometry.distortion)
         spread = float(weights @ geometry.squared_norms_from_pivot())
-        return cls(math.sqrt(norm), math.sqrt(spread), geometry.unit)
+        return cls(math.sqrt(norm), math.sqrt(spread), geometry.scale)
 
 
 def combine(
@@ -202,12 +202,12 @@ class _WeightedSum:
         clipped = math.hypot(*self._clipped)
         if self._size is None or (self._count == 1 and self.weights.max() == 1):
             return moved + clipped  # the sum of a single row is that row
-        if self._wide and moved <= self._smallest_visible() * self._size.unit:  # half precision moves more
+        if self._wide and moved <= self._smallest_visible() * self._size.scale:  # half precision moves more
             moved = 0.0
         off = (
             (self._count + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
         )
-        return moved + clipped + off * self._size.norm * self._size.unit
+        return moved + clipped + off * self._size.norm * self._size.scale
 
     def _smallest_visible(self) -> float:
         """The least that a certificate shows; the top one of m directions has at least spread/sqrt(m)."""

@@ -89,7 +89,7 @@ class Inspection:
         verdict = judgement.verdict
         with single_threaded_blas(self.geometry.n):
             groups = cut_together(self.geometry, verdict.weights, assumed.certified)
-            spread = self.geometry.unit * math.sqrt(self.geometry.top_direction(verdict.weights).variance)
+            spread = self.geometry.scale * math.sqrt(self.geometry.top_direction(verdict.weights).variance)
         assert judgement.bias_bound is not None
         whole = pipeline.on_all_rows(verdict, self._usable(), judgement.notes, groups, assumed.certified)
         return Opinion(
@@ -129,7 +129,7 @@ class Inspection:
         to_mean = between.mean(axis=0)
         centred = (to_mean[:, None] + to_mean - between - to_mean.mean()) / 2
         values, vectors = np.linalg.eigh(centred)
-        lengths = self.geometry.unit * np.sqrt(np.maximum(values[:-3:-1], 0.0))
+        lengths = self.geometry.scale * np.sqrt(np.maximum(values[:-3:-1], 0.0))
         return self.index[chosen], np.pad(vectors[:, :-3:-1] * lengths, ((0, 0), (0, 2 - min(2, few.n))))
 
     def __str__(self) -> str:

@@ -84,8 +84,8 @@ class Geometry(Protocol):
         """The number of rows."""
 
     @property
-    def unit(self) -> float:
-        """Lengths here times `unit` are lengths in the caller's numbers."""
+    def scale(self) -> float:
+        """Lengths here times `scale` are lengths in the caller's numbers."""
 
     @property
     def prior_weights(self) -> Array:

@@ -84,7 +84,7 @@ def test_offsets_in_some_columns_do_not_hide_the_distances(device: str, dtype: s
     true = inner.diagonal()[:, None] + inner.diagonal() - 2 * inner
     assert not unusable
     allowed = 3e-5 if device == "cuda" else 1e-5
-    assert abs(geometry.squared_distances() * geometry.unit**2 - true).max() < allowed * true.max()
+    assert abs(geometry.squared_distances() * geometry.scale**2 - true).max() < allowed * true.max()
 
 
 @pytest.mark.parametrize("offsets", [(1e4, 1e20), (1e20, 1e4), (1e37, -1e37)])

@@ -103,7 +103,7 @@ def test_offsets_in_some_columns_do_not_hide_the_distances(dtype: type, columns:
     geometry, unusable = measure(as_rows(rows, block_bytes=2**15))
     true = exact_distances(rows)
     assert not unusable
-    assert abs(geometry.squared_distances() * geometry.unit**2 - true).max() < 1e-5 * true.max()
+    assert abs(geometry.squared_distances() * geometry.scale**2 - true).max() < 1e-5 * true.max()
 
 
 @pytest.mark.parametrize("offsets", [(1e4, 1e20), (1e20, 1e4), (0.0, 1e30, 1.0), (1e37, -1e37)])
@@ -114,7 +114,7 @@ def test_every_block_may_have_an_offset_of_its_own(offsets: tuple[float, ...]) -
     geometry, unusable = measure(ArrayRows(rows, 6000), seed=1)
     true = exact_distances(rows)
     assert not unusable
-    assert abs(geometry.squared_distances() * geometry.unit**2 - true).max() < 1e-5 * true.max()
+    assert abs(geometry.squared_distances() * geometry.scale**2 - true).max() < 1e-5 * true.max()
     assert np.isfinite(geometry.squared_norms()).all()
 
 

@@ -77,7 +77,7 @@ def test_offsets_may_differ_from_block_to_block_and_hostile_rows_stand_among_the
     exact = gaussian(60, 4000)[20:].astype(np.float32)
     exact[:, [i + j for i in range(0, 4000, 1000) for j in range(5)]] = 0
     between = ((exact[0].astype(float) - exact[1:]) ** 2).sum(1)
-    found = geometry.take(alive).squared_distances()[19, 20:] * geometry.unit**2
+    found = geometry.take(alive).squared_distances()[19, 20:] * geometry.scale**2
     np.testing.assert_allclose(found, between, rtol=0.3)
 
 
@@ -121,7 +121,7 @@ def test_a_minority_cannot_set_the_pivot_however_the_sample_falls() -> None:
     for seed in range(10):
         geometry, unusable = measure(as_rows(rows), "sketch", seed)
         assert not unusable
-        assert geometry.squared_norms_from_pivot()[25] * geometry.unit**2 < 10 * 2000
+        assert geometry.squared_norms_from_pivot()[25] * geometry.scale**2 < 10 * 2000
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,5 +229,5 @@ def test_rows_kept_in_float32_are_measured_as_in_float64(
     exact = rows.astype(np.float64) / scale
     apart = ((exact[0] - exact) ** 2).sum(1)
     np.testing.assert_allclose(
-        narrow.squared_distances_from(0) * (narrow.unit / scale) ** 2, apart, rtol=1e-4, atol=1e-4
+        narrow.squared_distances_from(0) * (narrow.scale / scale) ** 2, apart, rtol=1e-4, atol=1e-4
     )

@@ -424,7 +424,7 @@ def test_products_are_exact_beside_their_own_rows(d: int, far: float) -> None:
     share[-1] = 1 - share.sum()  # the origin's
     points = np.vstack((rows, np.zeros(d)))
     expected = np.linalg.norm(points - share @ points, axis=1)
-    found = distances_from(products(geometry), share) * geometry.unit
+    found = distances_from(products(geometry), share) * geometry.scale
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 

@@ -132,7 +132,7 @@ class GramGeometry(MeasuredGeometry):
     gram: Array  # (n+1, n+1) inner products, measured from a pivot near the rows
     prior_weights: Array  # (n,)
     start: Array  # (n, p) secret directions from which the search for the top direction starts
-    unit: float = 1.0
+    scale: float = 1.0
     precision: float = 0.0  # rounding of an entry, relative to the two rows' norms
     distortion: float = 0.0
     floor: float = 0.0  # squared norms below this may have underflowed

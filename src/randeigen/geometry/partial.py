@@ -30,7 +30,7 @@ class PartialGeometry:
     norms: Array | None = None  # (n,) squared
     distances_to_trusted: Array | None = None  # (n,) squared
     partial: ClassVar[bool] = True
-    unit: ClassVar[float] = 1.0
+    scale: ClassVar[float] = 1.0
     distortion: ClassVar[float] = 0.0
     coordinates: ClassVar[None] = None
     origin: ClassVar[None] = None

@@ -46,7 +46,7 @@ class SketchGeometry(MeasuredGeometry):
     origin: NDArray[Any]  # (k,) the caller's origin among them
     prior_weights: Array  # (n,)
     start: Array  # (n, p) secret directions from which the search for the top direction starts
-    unit: float = 1.0
+    scale: float = 1.0
     precision: float = 0.0
     distortion: float = 0.0
     beyond: Mask | None = None  # (n,) rows further out than their points say; None: there are none

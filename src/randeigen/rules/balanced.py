@@ -106,7 +106,7 @@ class Balanced(Rule):
         whole = np.zeros(geometry.n)
         whole[live] = normalised(weights)
         note = f"{moved:.0%} of the way from the filter's answer to the one between all hypotheses"
-        spreads = (*filtered.spreads, geometry.unit * math.sqrt(geometry.top_direction(whole).variance))
+        spreads = (*filtered.spreads, geometry.scale * math.sqrt(geometry.top_direction(whole).variance))
         return Decision(
             Verdict(
                 whole,

@@ -58,7 +58,7 @@ class CenteredClipping(Rule):
         centre = start_at(self.start, geometry)
         for _ in range(self.steps):
             away = distances_from(inner, centre)[:-1]
-            tau = np.median(away) if self.tau is None else self.tau / geometry.unit
+            tau = np.median(away) if self.tau is None else self.tau / geometry.scale
             moved = share * clipped(away, float(tau))
             centre = centre * (1 - moved.sum()) + np.append(moved, 0.0)
         weights = centre[:-1]
@@ -100,7 +100,7 @@ class NormClipping(Rule):
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         norms = np.sqrt(geometry.squared_norms())
-        limit = np.median(norms) if self.limit is None else self.limit / geometry.unit
+        limit = np.median(norms) if self.limit is None else self.limit / geometry.scale
         left = normalised(geometry.prior_weights) * clipped(norms, float(limit))
         if not left.any():  # all rows that have weight were clipped to nothing
             return Decision(Verdict(normalised(geometry.prior_weights), Stop.DIRECT, scale=0.0))

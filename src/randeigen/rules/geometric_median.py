@@ -62,7 +62,9 @@ class GeometricMedian(Rule):
         between = geometry.squared_distances()
         nearby = between[middle_row(between)]
         typical = np.sqrt(np.median(nearby))
-        smooth = SMOOTHING_RATIO * typical if self.nu is None else max(self.nu / geometry.unit, MIN_SMOOTHING)
+        smooth = (
+            SMOOTHING_RATIO * typical if self.nu is None else max(self.nu / geometry.scale, MIN_SMOOTHING)
+        )
         if smooth <= 0:  # more than half the rows are one point: that is the median
             return Decision(Verdict(mean_of(geometry, nearby <= 0), Stop.IDENTICAL_ROWS))
         inner, prior = products(geometry), np.append(geometry.prior_weights, 0.0)

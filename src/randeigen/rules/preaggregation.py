@@ -136,7 +136,7 @@ class Clipping(PreAggregator):
         return Statistic.NORMS
 
     def matrix(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Array:
-        return _shortened(np.sqrt(geometry.squared_norms()), self.c / geometry.unit)
+        return _shortened(np.sqrt(geometry.squared_norms()), self.c / geometry.scale)
 
 
 @dataclass(frozen=True)

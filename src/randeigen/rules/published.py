@@ -149,7 +149,7 @@ def remove_at_random(
     dropped_in_round, scores = np.zeros(geometry.n, dtype=np.intp), np.zeros(geometry.n)
     for now in range(1, rounds + 1):
         top = top_direction(w)
-        spreads.append(geometry.unit * math.sqrt(top.variance))
+        spreads.append(geometry.scale * math.sqrt(top.variance))
         if top.variance <= 0 or not top.projections.any():
             stop = Stop.IDENTICAL_ROWS
             break

@@ -207,7 +207,7 @@ class FilterHistory:
     def add_round(self, w: Array, variance: float) -> None:
         """Record the weights before a round, and the top variance under them."""
         self.weights.append(w)
-        self.spreads.append(self.geometry.unit * math.sqrt(variance))
+        self.spreads.append(self.geometry.scale * math.sqrt(variance))
         self.bounds.append(bound(self.geometry, w, self.f, variance))
 
     def add_removal(self, before: Array, after: Array, top: TopDirection) -> None:

@@ -77,7 +77,7 @@ class Semidefinite(Rule):
                 break
             w, weights = solution, np.zeros(geometry.n)
             weights[live] = w
-            spreads.append(geometry.unit * math.sqrt(geometry.top_direction(weights).variance))
+            spreads.append(geometry.scale * math.sqrt(geometry.top_direction(weights).variance))
             if len(spreads) > 1 and spreads[-1] >= (1 - CONVERGED_CHANGE) * spreads[-2]:
                 stop = Stop.CONVERGED
                 break

@@ -62,7 +62,7 @@ class CAF(Rule):
             Verdict(
                 normalised(best),
                 stop,
-                spreads=tuple(geometry.unit * math.sqrt(variance) for variance in variances),
+                spreads=tuple(geometry.scale * math.sqrt(variance) for variance in variances),
                 bounds=tuple(bounds),
                 answer_round=answer,
                 far_outliers=far,
@@ -105,5 +105,5 @@ class DnC(Rule):
         scores = np.where(w > 0, top.scores, np.inf)
         stay = max(geometry.n - int(min(self.c * f + 1e-9, geometry.n)), 1)
         kept = smallest(scores, stay) & (w > 0)
-        spreads = (geometry.unit * math.sqrt(top.variance),)
+        spreads = (geometry.scale * math.sqrt(top.variance),)
         return Decision(Verdict(mean_of(geometry, kept), Stop.DIRECT, spreads=spreads, far_outliers=far))

@@ -65,7 +65,7 @@ class TukeyMedian(Rule):
             )
         point, depth, how = _deepest(points, self.directions, rng)
         note = f"the deepest point {how}: at depth {depth} of {len(points)} rows"
-        return Decision(None, Point((point - origin) * geometry.unit), notes=(note,), with_rounds=False)
+        return Decision(None, Point((point - origin) * geometry.scale), notes=(note,), with_rounds=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,7 +90,7 @@ def zhu_filter_weights(
     w, spreads, stop = np.where(far, 0.0, geometry.prior_weights), [], Stop.MAX_ROUNDS
     for _ in range(rounds - int(far.sum())):
         top = geometry.top_direction(w)
-        spreads.append(geometry.unit * math.sqrt(top.variance))
+        spreads.append(geometry.scale * math.sqrt(top.variance))
         if is_below_threshold(geometry, top.variance, sigma, expansion):
             stop = Stop.BELOW_THRESHOLD
             break
@@ -112,7 +112,7 @@ def no_regret_weights(geometry: Geometry, f: int, sigma: float, expansion: float
     squared_diameter = apart[np.ix_(kept, kept)].max(initial=0.0)
     for _ in range(2 * f * (n - f) // n):
         top = geometry.top_direction(w)
-        spreads.append(geometry.unit * math.sqrt(top.variance))
+        spreads.append(geometry.scale * math.sqrt(top.variance))
         if squared_diameter <= 0 or is_below_threshold(geometry, top.variance, sigma, expansion):
             stop = Stop.BELOW_THRESHOLD
             break
@@ -137,7 +137,7 @@ def shrunk(w: Array, scores: Array, prior: Array) -> Array:
 
 def is_below_threshold(geometry: Geometry, variance: float, sigma: float, expansion: float) -> bool:
     """Whether λ ≤ sqrt(expansion)·sigma in the caller's units; sigma is a variance."""
-    return variance <= 0 or variance * geometry.unit * geometry.unit <= math.sqrt(expansion) * sigma
+    return variance <= 0 or variance * geometry.scale * geometry.scale <= math.sqrt(expansion) * sigma
 
 
 def under_cap(weights: Array, cap: Array) -> Array:
