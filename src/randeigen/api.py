@@ -133,7 +133,7 @@ def aggregate(
     Give exactly one of `eps`, `f` and `rule`; the first two mean `RandEigen`. Rows are read twice, block by
     block, and never copied whole.
 
-    Args:
+    Parameters:
         rows: An (n, d) array, memmap or tensor; a sequence of vectors, state_dicts or lists of arrays; or
             paths to .safetensors, .npz or .npy files. Floats are averaged, integers and bools decided by
             weighted vote. In a sequence the form that more than half of the rows share is the form.

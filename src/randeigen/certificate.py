@@ -51,7 +51,7 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
     and this one direction is all that it has to keep. Up to 2,048 rows it is the exact Gram matrix; beyond,
     a second sketch, and the claim fails with a probability below 1e-6 (`projection.distortion`).
 
-    Args:
+    Parameters:
         geometry: The geometry of the rows, from `randeigen.geometry.measure`.
         weights: (n,) the weights of any mean of these rows, however they were chosen.
         f: How many of the n rows may be corrupt.

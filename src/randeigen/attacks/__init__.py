@@ -95,17 +95,59 @@ POISONS = _of("data")  # on training sets: `randeigen train`
 
 
 def build(text: str) -> Any:
-    """The attack on a federation that `name` or `name:key=value,key=value` asks for; None for "none"."""
+    """The attack on a federation that a name, with parameters or without, stands for.
+
+    Parameters:
+        text: `name` or `name:key=value,key=value`; `randeigen attacks` lists the names.
+
+    Returns:
+        The attack; None for "none".
+
+    Raises:
+        BadParameter: no attack has this name, or it has no such parameter.
+
+    Examples:
+        >>> import randeigen.attacks
+        >>> randeigen.attacks.build("ipm:q=2")
+        IPM(q=2.0)
+    """
     return _build(text, ATTACKS, lambda: None)
 
 
 def build_poison(text: str) -> Any:
-    """The poison that `name` or `name:key=value,key=value` asks for; "none" leaves the data as it is."""
+    """The attack on a training set that a name, with parameters or without, stands for.
+
+    Parameters:
+        text: `name` or `name:key=value,key=value`; `randeigen attacks` lists the names.
+
+    Returns:
+        The poison; for "none" one that leaves the data as it is.
+
+    Raises:
+        BadParameter: no poison has this name, or it has no such parameter.
+
+    Examples:
+        >>> import randeigen.attacks
+        >>> randeigen.attacks.build_poison("label-flip:share=0.05")
+        LabelFlipPoison(share=0.05)
+    """
     return _build(text, POISONS, Clean)
 
 
 def info_of(text: str) -> AttackInfo | None:
-    """What is known of the attack on a federation with this name, parameters or not; None if it has none."""
+    """What is known of an attack on a federation without running it.
+
+    Parameters:
+        text: its name; parameters after a colon are ignored.
+
+    Returns:
+        Its kind, goal, knowledge and paper; None where no attack has this name.
+
+    Examples:
+        >>> import randeigen.attacks
+        >>> randeigen.attacks.info_of("mra:boost=5").goal
+        'backdoor'
+    """
     name = text.partition(":")[0]
     return ATTACKS.get(_aliases(ATTACKS).get(name, name))
 

@@ -89,7 +89,28 @@ def declare(
 ) -> Callable[[Maker], Maker]:
     """A decorator that adds an attack's class, or a function that makes the attack, to the registry.
 
-    What is `preset` is no parameter of the name: `declare("hidra-partial", ..., partial=True)`.
+    Parameters:
+        name: what `--attack` and records call it.
+        kind: "update", "client" or "data"; the module docstring says which is which.
+        goal: "backdoor", "targeted" or "untargeted".
+        knows: what the attacker has access to, in a few words.
+        does: what it does, in a few words.
+        paper: who published it, where and when.
+        aliases: earlier names.
+        inputs: what the task's examples must be for it.
+        preset: parameters of the class that this name sets; they are no parameters of the name.
+
+    Returns:
+        The decorator. What it decorates is returned unchanged.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from randeigen.attacks import RowsAttack, declare
+        >>> @declare("halved", "update", "untargeted", knows="all", does="half the mean", paper="none")
+        ... @dataclass(frozen=True)
+        ... class Halved(RowsAttack):
+        ...     def __call__(self, honest, m, rng):
+        ...         return (honest.mean(axis=0) / 2)[None].repeat(m, axis=0)
     """
 
     def add(make: Maker) -> Maker:

@@ -45,12 +45,29 @@ def train(
 ) -> CentralizedRecord:
     """Train with the attack and the defence that `spec` names, and record it.
 
-        record = train(CentralizedConfig("digits", "subpopulation:alpha=2", "suspects"))
+    The same seed gives the same record on a CPU, interrupted or not; `train(record.spec)` gives it again.
 
-    A `setup` from `prepare` holds the poisoned data, for several defences; without one it is prepared here,
-    on `device`. With a `checkpoint` path every epoch is saved there, and an interrupted run continues from
-    it. The same seed gives the same record on a CPU, interrupted or not, and `train(record.spec)` gives the
-    record again. `progress` is called with the metrics of every epoch, `within` with how far one has got.
+    Parameters:
+        spec: data set, attack, defence, fraction and seed.
+        setup: the poisoned data, from `prepare`, for several defences; None prepares it here.
+        device: "cpu" or "cuda", where `setup` is not given.
+        checkpoint: where every epoch is saved; an interrupted run continues from there.
+        progress: called with the metrics of every epoch.
+        within: called within an epoch with a word, the steps done and the steps there are.
+        look: called with the gradients' projections on their top direction.
+
+    Returns:
+        The record: configuration, metrics of every epoch, versions.
+
+    Raises:
+        BadParameter: a name or parameter that does not exist, or an attack that does not fit the data.
+        BadFile: the data set or the checkpoint cannot be read.
+
+    Examples:
+        >>> from randeigen.lab import CentralizedConfig, train
+        >>> record = train(CentralizedConfig("digits", "trigger:share=0.04", "suspects", epochs=1))
+        >>> record.history[-1].poison
+        25
     """
     setup = prepare(spec, device=device, progress=within) if setup is None else setup
     spec = spec.resolve(setup.task)

@@ -60,12 +60,31 @@ def run(
 ) -> FederatedRecord:
     """Train the federation that `spec` describes, and record it.
 
-        record = run(FederatedConfig(attack="mra:boost=5", rule="nnm+krum", server="adam:eta=0.01"))
+    The same seed gives the same record on a CPU, interrupted or not; `run(record.spec)` gives it again.
 
-    What `spec` names is built, unless it is given as a value: one's own task, attack, rule or server. With a
-    `checkpoint` path every round is saved there, and an interrupted run continues from it. The same seed
-    gives the same record on a CPU, interrupted or not, and `run(record.spec)` gives the record again.
-    `progress` is called with the metrics of every round, `look` with its updates.
+    Parameters:
+        spec: what to train. Task, attack, rule and server that it names are built.
+        task: one's own task, in place of the one that `spec` names; likewise the next three.
+        attack: one's own attack.
+        rule: one's own rule.
+        server: one's own server optimizer.
+        device: "cpu" or "cuda".
+        checkpoint: where every round is saved; an interrupted run continues from there.
+        progress: called with the metrics of every round.
+        look: called with the updates of every round.
+
+    Returns:
+        The record: configuration, metrics of every round, versions.
+
+    Raises:
+        BadParameter: a name or parameter that does not exist, or an attack that does not fit the task.
+        BadFile: the data set or the checkpoint cannot be read.
+
+    Examples:
+        >>> from randeigen.lab import FederatedConfig, run
+        >>> record = run(FederatedConfig(attack="ipm:q=2", rule="nnm+krum", clients=10, rounds=2, epochs=1))
+        >>> len(record.history), record.history[-1].liars
+        (2, 2)
     """
     federation = Federation.of(spec, task=task, attack=attack, rule=rule, server=server, device=device)
     spec = federation.spec

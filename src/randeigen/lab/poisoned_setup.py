@@ -65,11 +65,31 @@ def prepare(
     beside: PoisonedSetup | None = None,
     progress: Progress | None = None,
 ) -> PoisonedSetup:
-    """Split the images, pretrain if asked, and let the attacker work.
+    """Split the images, pretrain if asked, and poison the training set.
 
     Half of the images are the victim's and half the attacker's to study; for a pretrained start a fifth is
-    set aside first, known to be clean, and the attacker knows the model trained on it. `beside` is a setup
-    with the same seed and start: its model of clean images is used again.
+    set aside first, known to be clean, and the attacker knows the model trained on it.
+
+    Parameters:
+        spec: data set, attack, fraction and seed; its defence does not matter here.
+        attack: the poison itself, in place of the one that `spec` names.
+        task: the task itself, in place of the one that `spec` names.
+        device: "cpu" or "cuda".
+        beside: a setup with the same seed and start, whose model of clean images is used again.
+        progress: called with a word, the steps done and the steps there are.
+
+    Returns:
+        The poisoned data and initial model, for `train` with several defences.
+
+    Raises:
+        BadParameter: an attack, task or device that does not exist, or an attack that does not fit the data.
+        BadFile: the data set cannot be read.
+
+    Examples:
+        >>> from randeigen.lab import CentralizedConfig, prepare
+        >>> setup = prepare(CentralizedConfig("digits", "label-flip", eps=0.05))
+        >>> round(float(setup.train.poison.double().mean()), 2)
+        0.05
     """
     poisoner: DataPoison = attacks.build_poison(spec.attack) if attack is None else attack
     task, torch_device = task or task_named(spec.task), device_named(device)

@@ -109,5 +109,20 @@ MIXERS: Mapping[str, Callable[..., PreAggregator]] = _MIXERS
 
 
 def rule_class(name: str) -> type[Rule]:
-    """The class behind a name of `RULES`."""
+    """The class behind a name of `RULES`.
+
+    Parameters:
+        name: as `--rule` takes it, without parameters and pre-aggregators.
+
+    Returns:
+        The class; for "random", which is RandEigen with random removal, RandEigen.
+
+    Raises:
+        KeyError: no rule has this name.
+
+    Examples:
+        >>> from randeigen.rules import rule_class
+        >>> rule_class("krum").__name__
+        'Krum'
+    """
     return RandEigen if name == "random" else _RULES[name]

@@ -64,6 +64,10 @@ def install() -> None:
     """Record the inputs of every layer that is called from now on; importing `randeigen.torch` does so.
 
     A second call changes nothing. `uninstall` is the way back.
+
+    Examples:
+        >>> import randeigen.torch
+        >>> randeigen.torch.install()
     """
     global _is_recording, _is_in_place, _torch_call
     _is_recording = True

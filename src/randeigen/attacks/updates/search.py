@@ -34,11 +34,26 @@ def search(
 ) -> SearchResult:
     """The m Byzantine rows, of those tried, that move the answer of `rule` furthest from the honest mean.
 
-    `rule` maps (h + m, d) rows, Byzantine ones last, to their (d,) answer: every rule of this package does.
     The Byzantine rows form two clusters in the span of the top two directions of the honest rows and a third
     one, smeared and scattered; their sizes, positions and shapes are searched by CMA-ES from the best of some
-    first guesses. The rule is run at most `budget` times. The result is deterministic given the seed, unless
-    the rule draws random numbers of its own. It is a lower bound on what an attacker can do.
+    first guesses. The result is a lower bound on what an attacker can do.
+
+    Parameters:
+        rule: maps (h + m, d) rows, Byzantine ones last, to their (d,) answer, as every rule here does.
+        honest: (h, d) the honest rows, all known to the attacker.
+        m: how many Byzantine rows there are.
+        budget: how often the rule is run, at most.
+        seed: the result is deterministic given it, unless the rule draws random numbers of its own.
+
+    Returns:
+        The largest bias found, and the rows that cause it.
+
+    Examples:
+        >>> import numpy as np
+        >>> from randeigen import RandEigen, attacks
+        >>> honest = np.random.default_rng(0).standard_normal((16, 5))
+        >>> attacks.search(RandEigen(f=4), honest, 4, budget=20).rows.shape
+        (4, 5)
     """
     rng = np.random.default_rng(seed)
     honest = np.asarray(honest)
