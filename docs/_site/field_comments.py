@@ -55,7 +55,7 @@ def line_of(field: griffe.Attribute) -> str:
     """`name (type): comment. Default: value.`, or nothing where there is nothing to say."""
     value = "" if field.value is None else str(field.value)
     kind = "" if field.annotation is None else str(field.annotation)
-    if kind.startswith("ClassVar"):
+    if kind and "instance-attribute" not in field.labels:  # of the class: the name of a rule, its facts
         return ""
     if not kind and value[:1] in ("'", '"'):  # a member of an enumeration is its text
         return f"    {field.name}: {value[1:-1]}."

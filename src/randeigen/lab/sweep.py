@@ -132,7 +132,29 @@ def run_sweep(
 ) -> list[Path]:
     """Run what is missing in the folder, `jobs` runs at a time, and return the paths of all records.
 
-    `on_round` is called in this process, so only with one job.
+    Parameters:
+        configs: one for each run.
+        folder: where records go; runs whose record is there are not run again.
+        device: "cpu" or "cuda".
+        jobs: how many runs are made at a time.
+        command: what the user typed, for the records.
+        on_step: called when a run is over or its record was found.
+        on_round: called with the metrics of every round; in this process, so only with one job.
+
+    Returns:
+        The path of each configuration's record, in order.
+
+    Raises:
+        BadParameter: fewer than one job, or a configuration that names what does not exist.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from randeigen.lab import FederatedConfig, run_sweep
+        >>> configs = [FederatedConfig(rule=rule, clients=5, rounds=1, epochs=1) for rule in ("mean", "krum")]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     len(run_sweep(configs, Path(folder)))
+        2
     """
     if jobs < 1:
         raise BadParameter(f"jobs={jobs}; give how many runs are made at a time, from 1.")

@@ -47,8 +47,24 @@ def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> Any:
 
         load("sweep").groupby(["attack", "rule"]).accuracy.mean()
 
-    One row for each run, with its settings and what it came to; with `rounds` one for each of its rounds.
-    Folders inside it are read too. Files that are no records are passed over.
+    Parameters:
+        folder: where the records are, in it or in folders inside it. Other files are passed over.
+        rounds: whether the table has one row for each round of a run and not one for each run.
+
+    Returns:
+        The settings of each run and its results.
+
+    Raises:
+        BadFile: there is no such folder, or no record in it.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from randeigen.lab import FederatedConfig, load, run
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run(FederatedConfig(clients=5, rounds=2, epochs=1)).write(Path(folder) / "one.json")
+        ...     len(load(folder)), len(load(folder, rounds=True))
+        (1, 2)
     """
     lines = table(folder, rounds=rounds)
     try:

@@ -73,7 +73,7 @@ __all__ = [
     "rule_class",
 ]
 
-Named = TypeVar("Named", Rule, PreAggregator)
+_Named = TypeVar("_Named", Rule, PreAggregator)
 
 # The order in which rules are listed; classes that are not here come after these.
 _LISTED: tuple[type[Rule], ...] = (
@@ -86,7 +86,7 @@ _LISTED: tuple[type[Rule], ...] = (
 _LISTED_MIXERS: tuple[type[PreAggregator], ...] = (NNM, Bucketing, Clipping, ARC)
 
 
-def _by_name(base: type[Named], listed: tuple[type[Named], ...]) -> dict[str, type[Named]]:
+def _by_name(base: type[_Named], listed: tuple[type[_Named], ...]) -> dict[str, type[_Named]]:
     """The classes of this package that have a name of their own: a new one needs no line here."""
     classes = list(listed)
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
