@@ -99,13 +99,13 @@ class RoundVerdict:
             notes=tuple(str(note) for note in line["notes"]),
             seconds={str(name): float(value) for name, value in line["seconds"].items()},
             evaluation={str(node): _from_json(each) for node, each in line["evaluation"].items()},
-            metrics={str(who): dict(values) for who, values in line["metrics"].items()},
+            metrics={str(who): _plain(values) for who, values in line["metrics"].items()},
         )
 
 
 def number(value: float | None) -> float | None:
     """A JSON number; null if it is not finite."""
-    return None if value is None or not math.isfinite(value) else float(value)
+    return None if value is None or not math.isfinite(value := float(value)) else value
 
 
 def _as_json(verdict: NodeVerdict) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _number_or_none(value: Any) -> float | None:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: [number(float(each)) for each in value] if isinstance(value, list) else number(float(value))
+        name: [number(each) for each in value] if isinstance(value, list) else number(value)
         for name, value in values.items()
     }
 

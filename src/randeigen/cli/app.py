@@ -23,6 +23,7 @@ Examples:
   randeigen simulate --attack hidra --rule mean --rule randeigen
   randeigen train --task mnist --attack subpopulation --eps 0.05
   randeigen rules
+  randeigen report run.jsonl --out page.html
 
 \b
 Exit codes:
@@ -45,6 +46,7 @@ COMMANDS = {
     "train": "Train a model on data of which some is poison.",
     "sweep": "Every combination of tasks, attacks, rules and seeds.",
     "attacks": "List the attacks of the laboratory.",
+    "report": "A page about a federated run: who was excluded, and why.",
 }
 
 

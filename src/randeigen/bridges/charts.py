@@ -1,0 +1,162 @@
+"""Charts of a run as SVG inside a page: clients × rounds, and numbers over rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from randeigen.bridges.verdicts import ABSENT, PROVEN, UNJUDGED, Node, NodeVerdict, RoundVerdict
+from randeigen.outcomes import LEFT_OUT
+
+MAX_NODES = 60  # lines of the map; the nodes excluded most come first
+MAX_COLUMNS = 120  # columns of the map; beyond, a column stands for several rounds
+CELL, GAP, LABEL = 18, 2, 172  # pixels
+WIDTH, HEIGHT, LEFT, BOTTOM = 560, 220, 64, 34  # pixels of a line chart, and of its margins
+COLOURS = ("var(--blue)", "var(--orange)", "var(--soft)")
+
+STYLE = """<style>
+:root { --blue: #2a6fb0; --orange: #c4621a; --red: #b3261e; --empty: #f0f1f3 }
+@media (prefers-color-scheme: dark) {
+  :root { --blue: #6cb0ee; --orange: #f0954f; --red: #f2857c; --empty: #24282d } }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif }
+svg .soft { fill: var(--soft) }
+svg .grid { stroke: var(--line); stroke-width: 1 }
+.key { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; font-size: .9rem; color: var(--soft) }
+.key svg { vertical-align: -4px; margin-right: .35rem }
+.charts { display: grid; gap: 1rem 2rem; 
+  grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)) }
+.charts svg { width: 100%; height: auto }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart."""
+
+    name: str
+    points: Sequence[tuple[int, float]]  # round, value
+
+
+def heat_map(rounds: Sequence[RoundVerdict], nodes: Sequence[Node]) -> str:
+    """Clients × rounds: how much weight each had, and how it was excluded."""
+    step = max(1, math.ceil(len(rounds) / MAX_COLUMNS))
+    columns = [rounds[start : start + step] for start in range(0, len(rounds), step)]
+    shown = nodes[:MAX_NODES]
+    width = LABEL + len(columns) * CELL + 4
+    height = len(shown) * CELL + 24
+    parts = [f'<svg width="{width}" height="{height}" role="img" aria-label="weights of clients by round">']
+    for line, node in enumerate(shown):
+        y = line * CELL
+        parts.append(
+            f'<text x="{LABEL - 8}" y="{y + 13}" text-anchor="end">{escape(short_name(node))}</text>'
+        )
+        for at, group in enumerate(columns):
+            parts.append(_cell(LABEL + at * CELL, y, node, group))
+    every = max(1, math.ceil(len(columns) / 12))
+    for at in range(0, len(columns), every):
+        x, y = LABEL + at * CELL + CELL // 2, len(shown) * CELL + 15
+        parts.append(f'<text class="soft" x="{x}" y="{y}" text-anchor="middle">{columns[at][0].round}</text>')
+    return '<div class="wide">' + "".join(parts) + "</svg></div>"
+
+
+def _cell(x: int, y: int, node: Node, group: Sequence[RoundVerdict]) -> str:
+    """One square: its depth is the share of weight; a sign in it says how a reply was excluded."""
+    found = [(verdict, verdict.nodes[node]) for verdict in group if node in verdict.nodes]
+    if not found:
+        return ""
+    share = sum(share_of(verdict, each) for verdict, each in found) / len(found)
+    worst = min((each for _, each in found), key=lambda each: (each.weight > 0, each.weight))
+    tips = [f"round {v.round}: {e.outcome}, {share_of(v, e):.2f} of an even share" for v, e in found[:3]]
+    text = f"{node}\n" + "\n".join(tips) + (f"\n{worst.reason}" if worst.reason else "")
+    return f"<g><title>{escape(text)}</title>{square(x, y, share, worst.outcome)}</g>"
+
+
+def square(x: int, y: int, share: float, outcome: str) -> str:
+    """A cell of the map."""
+    size = CELL - GAP
+    drawn = f'<rect x="{x}" y="{y}" width="{size}" height="{size}" rx="2" fill="var(--empty)"/>'
+    if outcome in PROVEN:
+        drawn += f'<path d="M{x + 4} {y + 4}l8 8m0 -8l-8 8" stroke="var(--red)" stroke-width="2.2"/>'
+    elif outcome in ABSENT:
+        drawn += f'<path d="M{x + 4} {y + 8}h8" stroke="var(--soft)" stroke-width="2.2"/>'
+    elif outcome == LEFT_OUT:
+        drawn += (
+            f'<circle cx="{x + 8}" cy="{y + 8}" r="4" fill="none" stroke="var(--orange)" stroke-width="2.2"/>'
+        )
+    elif outcome == UNJUDGED:
+        drawn += f'<text class="soft" x="{x + 8}" y="{y + 12}" text-anchor="middle">?</text>'
+    else:
+        depth = 0.15 + 0.85 * min(share, 1.2) / 1.2
+        drawn += f'<rect x="{x}" y="{y}" width="{size}" height="{size}" rx="2" fill="var(--blue)"'
+        drawn += f' fill-opacity="{depth:.2f}"/>'
+    return drawn
+
+
+def share_of(verdict: RoundVerdict, node: NodeVerdict) -> float:
+    """A node's weight in even shares of the nodes that have weight."""
+    return node.weight * len(verdict.kept)
+
+
+def key() -> str:
+    """What the signs of the map mean."""
+    signs: Mapping[str, tuple[float, str]] = {
+        "an even share of the weight": (1.0, "kept"),
+        "a fifth of it": (0.2, "kept"),
+        "left out by the rule": (0, LEFT_OUT),
+        "faulty or not finite: no honest client sends it": (0, "faulty"),
+        "failed or silent": (0, "silent"),
+        "round declined": (0, UNJUDGED),
+    }
+    frame = f'<svg width="{CELL - GAP}" height="{CELL - GAP}">'
+    items = [f"<span>{frame}{square(0, 0, *sign)}</svg>{escape(text)}</span>" for text, sign in signs.items()]
+    return f'<p class="key">{"".join(items)}<span>empty: not asked</span></p>'
+
+
+def line_chart(series: Sequence[Series], rounds: int, text: str, *, from_zero: bool = True) -> str:
+    """Numbers over rounds; what is not finite leaves a gap."""
+    values = [value for each in series for _, value in each.points if math.isfinite(value)]
+    if not values:
+        return ""
+    low, high = (min(0.0, *values) if from_zero else min(values)), max(values)
+    low, high, ticks = scale(low, high)
+    span_x, span_y = WIDTH - LEFT - 12, HEIGHT - BOTTOM - 26
+
+    def place(number: int, value: float) -> tuple[float, float]:
+        x = LEFT + (span_x * (number - 1) / (rounds - 1) if rounds > 1 else span_x / 2)
+        return x, 26 + span_y * (1 - (value - low) / (high - low))
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(text)}">']
+    for tick in ticks:
+        y = place(1, tick)[1]
+        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - 12}"/>')
+        parts.append(f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
+    for number in sorted({1, rounds, *range(0, rounds + 1, max(1, 5 * math.ceil(rounds / 40)))} - {0}):
+        x = place(number, low)[0]
+        parts.append(f'<text class="soft" x="{x:.1f}" y="{HEIGHT - 14}" text-anchor="middle">{number}</text>')
+    x = LEFT
+    for each, colour in zip(series, COLOURS, strict=False):
+        places = [place(number, value) for number, value in each.points if math.isfinite(value)]
+        path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in places)
+        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.6" fill="{colour}"/>' for px, py in places[:60]]
+        parts.append(f'<rect x="{x}" y="5" width="10" height="10" rx="2" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 15}" y="14">{escape(each.name)}</text>')
+        x += 30 + 7 * len(each.name)
+    return f"<figure>{''.join(parts)}</svg><figcaption>{escape(text)}</figcaption></figure>"
+
+
+def scale(low: float, high: float) -> tuple[float, float, list[float]]:
+    """Round limits, and a few round numbers between them."""
+    span = high - low or abs(high) or 1.0
+    step = 10.0 ** math.floor(math.log10(span / 4))
+    step *= next(factor for factor in (1, 2, 2.5, 5, 10, 20) if span / (factor * step) <= 5)
+    first, last = math.floor(low / step), math.ceil((low + span) / step)
+    return first * step, last * step, [count * step for count in range(first, last + 1)]
+
+
+def short_name(node: Node) -> str:
+    """A node's name as it fits beside the map."""
+    text = str(node)
+    return text if len(text) <= 20 else f"{text[:9]}…{text[-9:]}"

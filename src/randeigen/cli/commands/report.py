@@ -1,0 +1,69 @@
+"""`randeigen report`: a page about a federated run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from randeigen.bridges.record import read_runs
+from randeigen.bridges.report_page import report_page, summary
+from randeigen.bridges.verdicts import history_of
+from randeigen.cli.console import UsageError, exit_on_error, print_line
+from randeigen.cli.input_files import check_output
+from randeigen.rows.write import replacing
+
+
+def report(
+    record: Annotated[str, typer.Argument(metavar="RUN.jsonl", help="What robust(..., record=FILE) wrote.")],
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where the page goes, .html; without it, sentences.")
+    ] = None,
+    run: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Which run of the record; the last without it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Clients and their history as JSON.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a page that exists.")] = False,
+) -> None:
+    """Show a run of `randeigen.flower` or `randeigen.nvflare`: who was kept, who was excluded and why.
+
+    The page has clients and rounds as a map of weights, certificate and metrics over rounds, and a table of
+    who was excluded most. It is one file that needs no network. It can be made while the run goes on.
+
+    \b
+    Examples:
+      randeigen report run.jsonl --out page.html
+      randeigen report run.jsonl --run 2 --out page.html --force
+      randeigen report run.jsonl --json | jq '.clients[0]'
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call or not a record, 130 interrupted
+    """
+    with exit_on_error():
+        if out is not None:
+            check_output("--out", out, [record], [".html"], force)
+        runs = {each.number: each for each in read_runs(record)}
+        number = max(runs) if run is None else run
+        if number not in runs:
+            raise UsageError(f"--run {number}: {record} holds the runs {', '.join(map(str, runs))}.")
+        chosen = runs[number]
+        history = history_of(chosen.rounds)
+        if out is not None:
+            with replacing(out) as file:
+                file.write(report_page(chosen, len(runs), record).encode())
+        if as_json:
+            clients = [
+                {"client": str(node), "asked": past.asked, "excluded": past.excluded, "proven": past.proven}
+                | {"outcomes": dict(past.outcomes), "last_reason": past.last_reason}
+                for node, past in history.items()
+            ]
+            rounds = [verdict.as_json() for verdict in chosen.rounds]
+            shown = {"run": number, "rounds": rounds, "clients": clients}
+            print(json.dumps(shown, allow_nan=False, indent=1))
+            return
+        for sentence in summary(chosen, history):
+            print_line(sentence)
+        if out is not None:
+            print_line(f"Page written to {out}.")
