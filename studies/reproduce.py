@@ -21,10 +21,9 @@ from typing import Any
 
 from randeigen.lab.paper.cells import IMAGES, chosen
 from randeigen.lab.paper.planes import planes
+from randeigen.lab.paper.record_text import short, write_record
 from randeigen.lab.paper.training import Job, run_job
 from randeigen.rows.write import replacing
-
-SIGNIFICANT = 6  # digits of a number in a record
 
 
 def plan(passes: Sequence[str]) -> list[Job]:
@@ -159,15 +158,6 @@ def _work(task: tuple[Job, str, float]) -> tuple[Job, Any]:
     return job, "too few rounds to keep" if record is None else short(json.loads(record.as_json()))
 
 
-def short(value: Any) -> Any:
-    """The same with six significant digits, and without what is empty in the metrics."""
-    if isinstance(value, dict):
-        return {key: short(inner) for key, inner in value.items() if inner not in ({}, "")}
-    if isinstance(value, list):
-        return [short(inner) for inner in value]
-    return float(f"{value:.{SIGNIFICANT}g}") if isinstance(value, float) else value
-
-
 def unpack(path: Path, into: Path) -> int:
     """One file for each record of a sitting."""
     content = json.loads(path.read_text())
@@ -177,20 +167,10 @@ def unpack(path: Path, into: Path) -> int:
         if target.exists():
             print(f"{target} is there already; it stays")
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as file:
-            file.write(as_lines(one["record"]).encode())
+        write_record(target, one["record"])
         written += 1
     print(f"{written} of {len(content['records'])} records written to {into}")
     return 0
-
-
-def as_lines(record: dict[str, Any]) -> str:
-    """JSON with one line for each round or panel, which people and version control can read."""
-    key = next(name for name in ("history", "panels") if name in record)
-    lines = ",\n  ".join(json.dumps(one) for one in record[key])
-    rest = {name: value for name, value in record.items() if name != key}
-    return json.dumps(rest, indent=1)[:-2] + f',\n "{key}": [\n  {lines}\n ]\n}}\n'
 
 
 if __name__ == "__main__":

@@ -84,7 +84,8 @@ def test_no_module_of_the_package_needs_the_checkout() -> None:
         assert not re.search(
             r"^\s*(from|import) (studies|examples|benchmarks|fuzz)\b", path.read_text(), re.M
         )
-        assert "rev-parse" not in path.read_text()
+        # One function names the commit where there is a checkout, and "unknown" where there is none.
+        assert "rev-parse" not in path.read_text() or path.name == "provenance.py"
 
 
 def test_with_numpy_alone_the_code_of_the_readme_runs(numpy_alone: Path) -> None:

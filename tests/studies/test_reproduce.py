@@ -14,9 +14,14 @@ pytest.importorskip("sklearn")
 from randeigen.errors import BadParameter
 from randeigen.lab import FederatedRecord
 from randeigen.lab.paper.cells import EXPERIMENTS, chosen
+from randeigen.lab.paper.growth import attacked_rows, dense_filtering, figure_2, table_1
 from randeigen.lab.paper.planes import planes
+from randeigen.lab.paper.poison_projections import poison_projections
+from randeigen.lab.paper.record_text import as_lines, short
 from randeigen.lab.paper.reported_numbers import rows, table
+from randeigen.lab.paper.theorems import checks
 from randeigen.lab.paper.training import Job, run_job
+from randeigen.rules import ZhuFiltering
 from studies import reproduce
 
 TABLES = {
@@ -125,7 +130,43 @@ def test_a_cell_that_time_cuts_short_is_not_kept_with_hardly_any_rounds(tmp_path
 
 
 def test_numbers_of_a_record_are_short(tmp_path: Path) -> None:
-    kept = reproduce.short({"accuracy": 0.123456789, "more": {}, "note": "", "rounds": [1, 2.00000001]})
+    kept = short({"accuracy": 0.123456789, "more": {}, "note": "", "rounds": [1, 2.00000001]})
     assert kept == {"accuracy": 0.123457, "rounds": [1, 2.0]}
-    text = reproduce.as_lines({"spec": {"a": 1}, "history": [{"round": 1}, {"round": 2}]})
+    text = as_lines({"spec": {"a": 1}, "history": [{"round": 1}, {"round": 2}]})
     assert json.loads(text) == {"spec": {"a": 1}, "history": [{"round": 1}, {"round": 2}]}
+
+
+def test_every_statement_of_the_paper_is_checked_and_the_wrong_ones_are_named() -> None:
+    found = {check.id: check for check in checks(quick=True)}
+    assert {row["id"] for row in rows("theorems")} <= set(found)
+    wrong = {name for name, check in found.items() if check.holds is False}
+    assert wrong == {"helper", "power-vector"}
+    assert "Vacuous" in found["stability"].note
+    assert all(check.note for check in found.values() if check.holds is not True)
+
+
+def test_time_and_bias_of_table_one_are_measured_against_d() -> None:
+    record = table_1(columns=(10, 1000))
+    bias = {(line["rule"], line["d"]): line["bias"] for line in record["lines"]}
+    assert bias["median", 1000] > 5 * bias["median", 10], "it grows as sqrt(d)"
+    assert bias["randeigen", 1000] < 2 * bias["randeigen", 10]
+    assert all(line["seconds"] > 0 for line in record["lines"])
+
+
+def test_filtering_with_decompositions_of_the_columns_is_filtering() -> None:
+    """Its time grows with the chunk, as the paper says; its answer is that of the rule on the Gram matrix."""
+    rows_ = attacked_rows(40, eps=0.2)
+    dense = dense_filtering(rows_, 40, sigma=1.5)
+    assert dense == pytest.approx(ZhuFiltering(0.2, sigma=1.5)(rows_), abs=1e-8)
+    record = figure_2(columns=(64,), chunks=(50, 300))
+    seconds = {
+        line["chunk"]: line["seconds"] for line in record["by_chunk"] if line["rule"] == "filtering, C×C"
+    }
+    assert seconds[300] > 4 * seconds[50]
+
+
+def test_poisoned_gradients_of_the_first_step_are_projected() -> None:
+    record = poison_projections("digits", poisons={"subpopulation": "subpopulation:alpha=2"})
+    panel = record["panels"][0]
+    assert 0 < panel["poison"] < len(panel["projections"])
+    assert abs(np.mean(panel["projections"])) < 1e-3, "projections are about the mean"

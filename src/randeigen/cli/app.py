@@ -45,6 +45,7 @@ COMMANDS = {
     "simulate": "Train a federation of which some clients are Byzantine.",
     "train": "Train a model on data of which some is poison.",
     "sweep": "Every combination of tasks, attacks, rules and seeds.",
+    "reproduce": "The paper's tables and figures, cell by cell.",
     "attacks": "List the attacks of the laboratory.",
     "report": "A page about a federated run: who was excluded, and why.",
 }

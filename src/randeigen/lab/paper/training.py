@@ -16,7 +16,7 @@ from randeigen.lab.config import FederatedConfig
 from randeigen.lab.devices import few_threads
 from randeigen.lab.federated import Federation
 from randeigen.lab.paper.cells import POISONS, Cell, experiment
-from randeigen.lab.record_files import described, federation_words, file_name
+from randeigen.lab.record_files import described
 from randeigen.lab.results import (
     CentralizedRecord,
     Checkpoint,
@@ -55,12 +55,10 @@ class Job:
 
     @property
     def file(self) -> str:
-        """The name of the record, without its ending."""
-        config = self.config
-        if isinstance(config, FederatedConfig):
-            words = federation_words(replace(config, attack=self.cell.attack, rule=self.cell.rule))
-            return file_name(config, (*words, f"eps{self.cell.eps}", f"rounds{config.rounds}"))
-        return file_name(config, (self.cell.dataset, self.cell.attack, self.cell.rule, f"seed{self.seed}"))
+        """The name of the record, without its ending: within an experiment no two jobs share it."""
+        cell, config = self.cell, self.config
+        length = f"rounds{config.rounds}" if isinstance(config, FederatedConfig) else "trained"
+        return described([cell.dataset, cell.attack, cell.rule, f"eps{cell.eps}", length, f"seed{self.seed}"])
 
     @property
     def command(self) -> str:
@@ -70,7 +68,7 @@ class Job:
 
     def path(self, out: Path) -> Path:
         """Where the record goes."""
-        return out / self.folder / f"{described([self.file])}.json"
+        return out / self.folder / f"{self.file}.json"
 
 
 def run_job(

@@ -1,0 +1,131 @@
+"""`randeigen reproduce`: the paper's tables and figures, cell by cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from randeigen.cli.console import UsageError, exit_on_error, print_error, print_line
+from randeigen.cli.experiment_runs import ProgressLine, resumable
+from randeigen.cli.options import Device
+
+
+def reproduce(
+    experiment: Annotated[
+        str | None, typer.Argument(help="Such as table:images; --list shows them all.")
+    ] = None,
+    cell: Annotated[
+        list[str] | None, typer.Option(help="These cells alone: mnist/hidra/randeigen, 'mnist/*/published'.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to this less one.")] = 3,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="This seed alone; repeat it.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the paper's.")] = None,
+    device: Device = "cpu",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the records are and go.")] = Path(
+        "results/paper"
+    ),
+    listed: Annotated[bool, typer.Option("--list", help="List experiments, or the cells of one.")] = False,
+) -> None:
+    """Run the experiments of the paper, or what is missing of them.
+
+    A cell is one column of one line of a table; its record says the command, the commit, versions, seed and
+    seconds. What DIR has is not run again and never overwritten; an interrupted cell goes on where it
+    stopped.
+    `randeigen report DIR` makes the page that shows all of them beside what the paper reports.
+
+    \b
+    Examples:
+      randeigen reproduce --list
+      randeigen reproduce --list table:images
+      randeigen reproduce table:small
+      randeigen reproduce table:images --cell mnist/hidra/randeigen --seeds 1 --device cuda
+      randeigen reproduce theorems
+
+    \b
+    Exit codes:
+      0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
+    """
+    with exit_on_error():
+        from randeigen.lab.paper.cells import EXPERIMENTS
+        from randeigen.lab.paper.measurements import MEASUREMENTS
+
+        if listed or experiment is None:
+            _list(experiment)
+        elif experiment in MEASUREMENTS:
+            with resumable():
+                _measure(experiment, device, out)
+        elif experiment in EXPERIMENTS:
+            with resumable():
+                _run(experiment, cell or [], seed or list(range(seeds)), rounds, device, out)
+        else:
+            known = ", ".join((*EXPERIMENTS, *MEASUREMENTS))
+            raise UsageError(f"there is no experiment {experiment!r}; known are {known}.")
+
+
+def _list(experiment: str | None) -> None:
+    from randeigen.lab.paper.cells import EXPERIMENTS
+    from randeigen.lab.paper.cells import experiment as named
+    from randeigen.lab.paper.measurements import MEASUREMENTS
+
+    if experiment in MEASUREMENTS:
+        print_line(f"{experiment}: {MEASUREMENTS[experiment].title}; one record")
+    elif experiment is not None:
+        for cell in named(experiment).cells:
+            print_line(cell.name)
+    else:
+        for name, each in EXPERIMENTS.items():
+            state = f"not yet: {each.needs}" if each.needs else f"{len(each.cells)} cells"
+            print_line(f"{name:<17} {each.title} ({state})")
+        for name, measurement in MEASUREMENTS.items():
+            print_line(f"{name:<17} {measurement.title}")
+
+
+def _measure(name: str, device: str, out: Path) -> None:
+    from randeigen.lab.paper.measurements import MEASUREMENTS, Measurement
+    from randeigen.lab.paper.record_text import write_record
+
+    path = Measurement.path(name, out)
+    if path.exists():
+        print_error(f"{name}: already there, {path} (delete it to measure again)")
+        return
+    line = ProgressLine()
+    record = MEASUREMENTS[name].run(device, line.keep if not line.on_terminal else line.update)
+    line.clear()
+    write_record(path, record)
+    print_line(f"{name}: {record['made']['seconds']:g} s, {path}")
+
+
+def _run(
+    name: str, patterns: list[str], seeds: list[int], rounds: int | None, device: str, out: Path
+) -> None:
+    import json
+
+    from randeigen.lab.paper.cells import chosen, experiment
+    from randeigen.lab.paper.record_text import write_record
+    from randeigen.lab.paper.training import Job, run_job
+
+    cells = chosen(name, patterns)
+    if needs := experiment(name).needs:
+        raise UsageError(f"{name} cannot run yet: {needs}.")
+    jobs = [Job(cell, seed, rounds) for seed in seeds for cell in cells]
+    for done, job in enumerate(jobs, 1):
+        path, label = job.path(out), f"{done}/{len(jobs)} {job.cell.name} seed {job.seed}"
+        if path.exists():
+            print_error(f"{label}: already there, {path}")
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint, line = path.with_suffix(".checkpoint.npz"), ProgressLine()
+        record = run_job(
+            job,
+            device=device,
+            checkpoint=checkpoint,
+            progress=lambda text, label=label, line=line: line.update(f"{label}: {text}"),  # type: ignore[misc]
+        )
+        assert record is not None  # no time limit was set
+        write_record(path, json.loads(record.as_json()))
+        checkpoint.unlink(missing_ok=True)
+        success = "" if record.asr is None else f", attack success {100 * record.asr:.1f}%"
+        line.keep(f"{label}: accuracy {100 * record.accuracy:.1f}%{success}, {record.made['seconds']:g} s")
+    print_line(f"{len(jobs)} records of {name} are in {out}; `randeigen report {out}` shows them.")

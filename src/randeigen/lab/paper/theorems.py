@@ -1,0 +1,35 @@
+"""All checks of the paper's statements, as one record."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from randeigen.lab.paper.checks_of_removal import Check, bias, endings, removal, stability
+from randeigen.lab.paper.checks_of_sketch import moments, power_iteration, projections
+from randeigen.provenance import commit, versions
+
+
+def checks(quick: bool = False, seed: int = 0) -> list[Check]:
+    """Every statement of theorems.csv; `quick` runs fewer clouds."""
+    rng = np.random.default_rng(seed)
+    return [
+        *bias(quick),
+        stability(rng),
+        *projections(rng),
+        moments(rng),
+        *power_iteration(rng),
+        *removal(rng),
+        *endings(quick),
+    ]
+
+
+def theorems(seed: int = 0) -> dict[str, Any]:
+    """The record of all checks."""
+    began = time.monotonic()
+    done = [one._asdict() for one in checks(seed=seed)]
+    made = {"command": "randeigen reproduce theorems", "commit": commit(), "seed": seed}
+    made["seconds"] = round(time.monotonic() - began, 2)
+    return {"checks": done, "versions": versions(), "made": made}
