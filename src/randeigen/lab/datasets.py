@@ -83,7 +83,7 @@ def find(name: str, folder: str | Path | None = None, *, progress: Progress | No
     """
     if name not in SUMS:
         raise BadParameter(f"no data file is called {name!r}; known are {', '.join(SUMS)}.")
-    folders = [*_folders(folder), _cache()]
+    folders = [*_folders(folder), cache_folder()]
     for one in folders:
         if (path := one / name).is_file():
             _check(name, path)
@@ -94,7 +94,7 @@ def find(name: str, folder: str | Path | None = None, *, progress: Progress | No
             _missing(name, folders, f"It is not downloaded for you; get it from {SOURCES[dataset]}")
         )
     try:
-        return _download(name, _cache() / name, progress)
+        return _download(name, cache_folder() / name, progress)
     except (OSError, HTTPException) as error:
         reason = f"{_url(name)} could not be downloaded ({error}). Try again online, or fetch it elsewhere"
         raise DataNotFound(_missing(name, folders, reason)) from error
@@ -201,7 +201,8 @@ def _folders(folder: str | Path | None) -> Iterator[Path]:
         yield Path(named).expanduser()
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """The folder for what is downloaded or unpacked."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "randeigen"
 

@@ -175,6 +175,17 @@ def sst2_tiny(data: Literal["generated", "glue", "sentences"] = "generated") -> 
     )
 
 
+def sst2(
+    encoder: str = "minilm",
+    update: Literal["full", "head", "lora"] = "full",
+    form: Literal["glue", "sentences"] = "glue",
+) -> Task:
+    """SST-2 with a pretrained encoder; `randeigen.lab.sst2` needs transformers."""
+    from randeigen.lab import sst2 as home
+
+    return home.sst2(encoder, update, form)
+
+
 TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
     "mnist": mnist,
@@ -182,6 +193,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "mnist-dba": mnist_dba,
     "fashion-mnist-dba": fashion_mnist_dba,
     "sst2-tiny": sst2_tiny,
+    "sst2": sst2,
 }
 
 
