@@ -20,6 +20,7 @@ from randeigen.attacks import clients, poisons, updates
 from randeigen.attacks.base import DECLARED, AttackInfo, Kind, RowsAttack, RowsFunction, declare
 from randeigen.attacks.clients.dba import DBA
 from randeigen.attacks.clients.dfba import DFBA
+from randeigen.attacks.clients.embedding_poisoning import EP
 from randeigen.attacks.clients.label_flip import LabelFlip
 from randeigen.attacks.clients.model_replacement import MRA
 from randeigen.attacks.clients.mpa import MPA
@@ -38,6 +39,7 @@ __all__ = [
     "ATTACKS",
     "DBA",
     "DFBA",
+    "EP",
     "HIDRA",
     "IPM",
     "MPA",

@@ -104,7 +104,10 @@ class Classifier(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, 2) logits."""
-        return self.inner(input_ids=tokens, attention_mask=self._mask(tokens, self.mask_axes)).logits
+        logits: Tensor = self.inner(
+            input_ids=tokens, attention_mask=self._mask(tokens, self.mask_axes)
+        ).logits
+        return logits
 
     def train(self, mode: bool = True) -> Classifier:
         """Always as in evaluation."""

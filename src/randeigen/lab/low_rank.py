@@ -36,7 +36,8 @@ class LowRankLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The frozen layer's output, corrected."""
         low = functional.linear(functional.linear(x, self.down), self.up)
-        return self.linear(x) + self.scale * low
+        corrected: Tensor = self.linear(x) + self.scale * low
+        return corrected
 
 
 def add_adapters(model: nn.Module, rank: int = 8, alpha: float = 16.0) -> int:
@@ -51,8 +52,8 @@ def add_adapters(model: nn.Module, rank: int = 8, alpha: float = 16.0) -> int:
         linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
         names = sorted({name.rpartition(".")[2] for name in linear})
         raise BadModel(
-            f"no linear layer of this model is called {', '.join(QUERIES_AND_VALUES)}, so there is nothing to "
-            f"adapt; its layers are {', '.join(names)}. Use update=full or update=head."
+            f"no linear layer of this model is called {', '.join(QUERIES_AND_VALUES)}, so there is nothing "
+            f"to adapt; its layers are {', '.join(names)}. Use update=full or update=head."
         )
     for parent, name in chosen:
         setattr(parent, name, LowRankLinear(getattr(parent, name), rank, alpha))

@@ -101,7 +101,9 @@ def write_copy(name: str, folder: Path, form: str = "glue") -> None:
     save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
     parts = {split: tokens_of(found, form, split) for split in ("train", "dev")}
     smallest = np.uint16 if len(found.tokenizer) < 1 << 16 else np.uint32
-    arrays: dict[str, Any] = {f"{split}_tokens": tokens.astype(smallest) for split, (tokens, _) in parts.items()}
+    arrays: dict[str, Any] = {
+        f"{split}_tokens": tokens.astype(smallest) for split, (tokens, _) in parts.items()
+    }
     arrays |= {f"{split}_labels": labels.astype(np.uint8) for split, (_, labels) in parts.items()}
     np.savez_compressed(folder / tokens_file(form), **arrays)
     (folder / encoders.ORIGIN).write_text(json.dumps({"copy of": f"float16 copy of {found.label}"}))
