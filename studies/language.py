@@ -7,8 +7,8 @@
 `pack` makes a folder of 46 MB, MiniLM in half precision with SST-2 as its token ids: all that another machine
 needs. `run` trains the cells in order of importance; each finished one is a line of the file at once, so that
 a run that was stopped goes on where it was; one that ran out of time is written with the rounds it had. The
-fixed sigma of HIDRA and FILTERING is the largest variance of any honest chunk in the unattacked run of the same
-setting and seed, which is therefore the first cell. `collect` makes the record.
+fixed sigma of HIDRA and FILTERING is the largest variance of any honest chunk in the unattacked run of the
+same setting and seed, which is therefore the first cell. `collect` makes the record.
 """
 
 from __future__ import annotations
