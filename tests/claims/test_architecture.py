@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,28 @@ def test_imports_run_one_way(path: Path) -> None:
     assert not uphill, f"{name_of(path)} imports {sorted(uphill)}, which lies beside or above it"
 
 
+def module_of(path: Path) -> str:
+    return ".".join(("randeigen", *path.relative_to(HOUSE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def modules_imported(path: Path, modules: set[str]) -> set[str]:
+    """Modules of the package that a file imports when it is imported."""
+    targets = set()
+    for node in imports(ast.parse(path.read_text()), lazy=False):
+        if isinstance(node, ast.Import):
+            targets |= {alias.name for alias in node.names}
+        else:
+            assert not node.level, f"{name_of(path)}: imports within the package name it in full"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            targets |= {name if name in modules else str(node.module) for name in names}
+    return (targets & modules) - {module_of(path)}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    modules = {module_of(path) for path in FILES}
+    TopologicalSorter({module_of(path): modules_imported(path, modules) for path in FILES}).prepare()
+
+
 @pytest.mark.parametrize("path", sorted(HOUSE.glob("rules/**/*.py")), ids=name_of)
 def test_a_rule_never_sees_rows(path: Path) -> None:
     reached = rooms_imported(path, lazy=True)
@@ -186,10 +209,7 @@ def test_importing_randeigen_imports_numpy_only() -> None:
 def test_the_core_needs_numpy_alone() -> None:
     core = [path for path in FILES if room_of(path) in CORE]
     assert {room_of(path) for path in core} == set(CORE), "a room of the core is missing"
-    modules = [
-        ".".join(("randeigen", *path.relative_to(HOUSE).with_suffix("").parts)).removesuffix(".__init__")
-        for path in core
-    ]
+    modules = [module_of(path) for path in core]
     assert third_party(f"import importlib\nfor m in {modules}: importlib.import_module(m)") <= {"numpy"}
 
 
