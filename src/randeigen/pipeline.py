@@ -211,9 +211,8 @@ class StreamedRows:
         size = RowSizes.of(judgement.geometry, verdict.weights)
         if plan is None:
             mean, away = combine(self._rows, weights, usable, verdict.scale, progress, self._unmeasured, size)
-            return Combined(
-                mean, away if judgement.certified else 0.0
-            )  # without corrupt rows nothing was moved
+            # Without corrupt rows nothing was moved; but what is stretched may end at the largest number.
+            return Combined(mean, away if judgement.certified or verdict.scale > 1 else 0.0)
         combiner = as_combiner(plan)
         watched = None if judgement.bias_bound is None else WithDistanceToMean(combiner)
         mean, away = merge_columns(

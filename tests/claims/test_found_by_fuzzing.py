@@ -12,6 +12,7 @@ import pytest
 import randeigen
 from randeigen import rules
 from randeigen.errors import BadFraction, BadParameter
+from randeigen.geometry import measure
 from randeigen.geometry.lanczos import top_of_operator
 from randeigen.rows import as_rows
 from randeigen.rules.base import scores_in_variances
@@ -217,3 +218,63 @@ def test_balance_among_rows_that_are_one_point(dtype: str) -> None:
 def test_balance_with_any_tolerance(tolerance: float) -> None:
     result = randeigen.aggregate(gaussian(11, 22), rule=rules.Balanced(f=4, tolerance=tolerance), seed=0)
     assert np.isfinite(result.mean).all()
+
+
+@pytest.mark.parametrize(
+    "kind", [None, 3, [], ["gram"], "gaussian:eps_jl=", "gram:eps_jl=0.1", "gaussian:eps_jl=nan"]
+)
+def test_a_geometry_that_is_none_is_told(kind: Any) -> None:
+    with pytest.raises(BadParameter):
+        randeigen.aggregate(gaussian(5, 3), f=1, geometry=kind)
+
+
+@pytest.mark.parametrize("eps_p", [0.0, 1e-320, 1e-9, 1.0, float("nan")])
+def test_power_iteration_is_not_asked_for_more_steps_than_can_be_made(eps_p: float) -> None:
+    with pytest.raises(BadParameter):
+        rules.RandEigen.as_published(0.1, eps_p=eps_p)
+
+
+@pytest.mark.parametrize("tiny", [5e-324, 1e-300, 1e-200])
+@pytest.mark.parametrize("wide", [2, 3])
+def test_finite_rows_are_never_unusable_whatever_a_majority_agrees_on(tiny: float, wide: int) -> None:
+    """Two honest rows of zeros and two faint corrupt ones agree; the other honest ones must not be lost."""
+    rows = np.zeros((4 + wide, 141))
+    rows[:2], rows[4:] = tiny, gaussian(wide, 141)
+    for seed in range(10):
+        assert not randeigen.aggregate(rows, f=2, seed=seed).unusable
+
+
+def test_subnormal_rows_beside_the_largest_float32_are_measured_exactly() -> None:
+    rows = np.full((3, 10), -np.finfo(np.float32).max)
+    rows[1:] = 1e-41 * gaussian(1, 10)
+    rows = rows.astype(np.float32)
+    rows[2] *= np.float32(1.09)
+    for seed in range(10):
+        result = randeigen.aggregate(rows, rule=rules.ARC() | rules.RandEigen(f=1), seed=seed)
+        exact = rows.astype(np.longdouble)
+        apart = np.sqrt(((exact[1] - exact[2]) ** 2).sum()) / 2
+        assert result.weights[0] > 0 or apart <= result.bias_bound < 1.001 * apart
+
+
+def test_faint_rows_beside_a_majority_of_the_largest_ones_have_a_bound() -> None:
+    rows = np.full((60, 18), 1.8e305)
+    rows[:21] = 1e-292 * gaussian(21, 18)
+    geometry, _ = measure(as_rows(rows))
+    assert randeigen.certify(geometry, np.arange(60) < 21, 20) > 1e-292
+
+
+def test_a_rule_that_stretches_by_any_factor_has_a_distance_to_the_mean() -> None:
+    rows = 1e6 * gaussian(35, 6)
+    rows[21] = 1.8e305
+    result = randeigen.aggregate(rows, rule=rules.FLTrust(f=16, trusted=21), seed=0)
+    assert result.distance_to_mean > 0
+
+
+def test_what_is_clipped_at_the_largest_number_is_told_without_corrupt_rows_too() -> None:
+    rows = np.full((4, 21), 5e4, np.float16)
+    rows[1:] = 1.0
+    rows[1:, 0] = 6e4
+    rows[3] = np.inf
+    result = randeigen.aggregate(rows, rule=rules.FLTrust(f=1), seed=0)
+    exact = (result.weights[:3] @ rows[:3].astype(float)) * result.verdict.scale
+    assert np.linalg.norm(result.mean.astype(float) - exact) <= result.bias_bound

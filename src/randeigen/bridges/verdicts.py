@@ -1,4 +1,4 @@
-"""The verdict of a round: who was asked, what became of each reply and why, how far off it can be."""
+"""The verdict of a round: who was asked, what became of each reply and why, and the certificate."""
 
 from __future__ import annotations
 

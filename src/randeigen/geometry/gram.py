@@ -28,6 +28,7 @@ Measured = TypeVar("Measured", bound="MeasuredGeometry")
 
 ENTRY_ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a Gram entry, relative to its two rows' norms, by item size
 START_DIRECTIONS = 8  # secret random directions from which the search for the top direction starts
+MAX_PLAIN_WEIGHT = 1e6  # larger ones are divided by the largest before they meet squared norms
 CENTRING_ROUNDING = 2.0**-48  # of the mean square: what is left of equal rows when the mean is subtracted
 USUAL_ROUNDING = 2.0**-21  # rounding of a float32 entry whose numbers nobody arranged
 
@@ -83,6 +84,12 @@ class MeasuredGeometry(ABC):
     def _beyond_in(self, matrix: Array) -> Mask | None:
         """Of m combinations of the rows and the origin, those that have such a row in them."""
         return None if self.beyond is None else np.asarray(matrix[:, :-1][:, self.beyond].any(axis=1))
+
+
+def of_plain_size(weights: Array) -> tuple[Array, float]:
+    """Weights that can be multiplied with what is squared, and the factor: a rule may stretch by any size."""
+    peak = float(abs(weights).max(initial=0.0))
+    return (weights / peak, peak) if peak > MAX_PLAIN_WEIGHT else (weights, 1.0)
 
 
 def squared_distances_of(squared_norms: Array, inner: Array) -> Array:
@@ -171,9 +178,9 @@ class GramGeometry(MeasuredGeometry):
         return np.array(self.gram.diagonal()[:-1])
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
-        difference = weights_a - weights_b
+        difference, peak = of_plain_size(weights_a - weights_b)
         difference = np.append(difference, -difference.sum())
-        return math.sqrt(max(float(difference @ self.gram @ difference), 0.0))
+        return peak * math.sqrt(max(float(difference @ self.gram @ difference), 0.0))
 
     def _take(self, index: Index) -> GramGeometry:
         lines = np.append(index, self.n)

@@ -50,7 +50,6 @@ MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least t
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 NOT_FINITE = "not finite: it holds NaN or infinity"
-TOO_LARGE = "too large to measure beside the others"
 
 
 def measure(
@@ -65,9 +64,7 @@ def measure(
                 progress("measuring", columns.stop, rows.d)
         not_finite = accumulator.unusable.copy()  # in the finished geometry these rows are zero
         geometry = accumulator.geometry()
-        squared_norms = geometry.squared_norms()
-    unusable = {int(i): TOO_LARGE for i in np.flatnonzero(~np.isfinite(squared_norms))}
-    unusable |= {int(i): NOT_FINITE for i in np.flatnonzero(not_finite)} | dict(rows.unusable)
+    unusable = {int(i): NOT_FINITE for i in np.flatnonzero(not_finite)} | dict(rows.unusable)
     return geometry, dict(sorted(unusable.items()))
 
 
@@ -97,7 +94,7 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
 
 def _parse(kind: str) -> tuple[str, float]:
     """The geometry that is asked for, and the error of the paper's projection: `gaussian:eps_jl=0.2`."""
-    name, colon, value = kind.partition(":eps_jl=")
+    name, colon, value = kind.partition(":eps_jl=") if isinstance(kind, str) else ("", "", "")
     if name in KINDS and not (colon and name != "gaussian"):
         with suppress(ValueError):
             eps_jl = float(value) if colon else EPS_JL

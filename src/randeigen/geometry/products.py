@@ -156,10 +156,13 @@ def gram_of_scaled_rows(
     if not isinstance(piece, np.ndarray):
         piece = as_float64(piece)  # a GPU's float32 products may be TF32
     few, down, pivot = piece[index], 0, None
-    if pivot_rows is not None:
-        if float(largest_magnitudes(few).max()) >= NEAR_OVERFLOW[piece.dtype.itemsize]:
+    if pivot_rows is not None and float(largest_magnitudes(few).max()) >= NEAR_OVERFLOW[piece.dtype.itemsize]:
+        if piece.dtype.itemsize == 4:  # scaled down, the smallest float32 numbers would be rounded
+            piece, few = piece.astype(np.float64), few.astype(np.float64)
+        else:
             down = 2
             few = scaled(few, -down)
+    if pivot_rows is not None:
         if isinstance(pivot_rows, str):
             pivot = median_of_columns(few)
         else:
@@ -247,11 +250,10 @@ def _unset_zeros(measured: ScaledGram) -> ScaledGram:
 
 
 def in_one_unit(measured: ScaledGram, unusable: Mask) -> GramInOneUnit:
-    """All rows in the unit of the median row. Lines of unusable rows are 0; a row too large has norm inf.
+    """All rows in the unit of the median row. Lines of unusable rows are 0; a row too large is shortened.
 
     Where most rows are at the pivot, or too small or large for the median row's unit, a minority could have
-    chosen it. So it is the caller's own if that suits any row at all, and a row too large beside it, which
-    may be honest, is shortened.
+    chosen it; so it is the caller's own if that suits any row at all.
     """
     gram, exponents = without(measured, np.flatnonzero(unusable).tolist())
     bits = np.where(gram.diagonal() > 0, np.frexp(gram.diagonal())[1] + 2 * exponents, UNSET)
@@ -266,15 +268,10 @@ def in_one_unit(measured: ScaledGram, unusable: Mask) -> GramInOneUnit:
     # An origin farther away than can be squared is brought nearer, in its own direction.
     shift[-1] -= max(0, int(bits[-1]) - 2 * exponent - MAX_ORIGIN_EXPONENT + 1) // 2
     excess = np.maximum(bits[:-1] - 2 * exponent - MAX_EXPONENT, 0)
-    large, beyond = np.flatnonzero(excess), np.zeros(excess.size, dtype=bool)
-    if by_minority:
-        shift[:-1] -= (excess + 1) // 2
-        beyond, large = excess > 0, large[:0]
+    shift[:-1] -= (excess + 1) // 2
     out = _shifted(gram, shift)
-    out[large] = out[:, large] = 0.0
-    out[large, large] = np.inf
     underflows = known.size > 0 and int(known[0]) - 2 * exponent < MIN_EXPONENT
-    return GramInOneUnit(out, exponent, 2.0**MIN_EXPONENT if underflows else 0.0, beyond)
+    return GramInOneUnit(out, exponent, 2.0**MIN_EXPONENT if underflows else 0.0, excess > 0)
 
 
 def _at(measured: ScaledGram, exponents: NDArray[np.int64]) -> Array:

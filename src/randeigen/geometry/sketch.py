@@ -17,6 +17,7 @@ from randeigen.geometry.gram import (
     GramGeometry,
     Index,
     MeasuredGeometry,
+    of_plain_size,
     top_direction_by_power,
     top_direction_of,
 )
@@ -87,8 +88,8 @@ class SketchGeometry(MeasuredGeometry):
         return squared_distances_to(self.points)
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
-        difference = weights_a - weights_b
-        return float(np.linalg.norm(difference @ self.points - difference.sum() * self.origin))
+        difference, peak = of_plain_size(weights_a - weights_b)
+        return peak * float(np.linalg.norm(difference @ self.points - difference.sum() * self.origin))
 
     def _take(self, index: Index) -> SketchGeometry:
         return replace(
@@ -243,7 +244,7 @@ class SketchAccumulator:
         n, points = self.shape[0] - 1, self.points
         points[:-1][self.unusable] = 0.0
         if points.itemsize == 8:
-            magnitudes = largest_magnitudes(points)
+            magnitudes, enlarged = largest_magnitudes(points), self.exponent > 0
             exponent = min(self.exponent + scale_exponent(magnitudes[:-1][~self.unusable]), 1000)
             unit, self.exponent = 2.0 ** (self.exponent - exponent), exponent
             limit = LARGEST_POINT / np.maximum(magnitudes, SMALLEST_POINT)
@@ -251,7 +252,8 @@ class SketchAccumulator:
                 points *= np.minimum(unit, limit)[:, None]
             self.beyond |= limit[:-1] < unit
             faint = (magnitudes[:-1] > 0) & (magnitudes[:-1] * unit < FAINT_POINT)
-            self.floor = points.shape[1] * FAINT_POINT**2 if faint.any() else 0.0
+            # In larger units small numbers may have become 0 before they were stored.
+            self.floor = points.shape[1] * FAINT_POINT**2 if enlarged or faint.any() else 0.0
         start = self.rng.standard_normal((n, START_DIRECTIONS))
         check = self._checked()
         return SketchGeometry(
@@ -283,9 +285,6 @@ class SketchAccumulator:
         if self.check is None:
             return None
         found = self.check.geometry()
-        over = ~np.isfinite(found.squared_norms_from_pivot())
-        if isinstance(found, GramGeometry) and over.any():
-            lines = np.append(over, False)
-            self.beyond |= over
-            found = replace(found, gram=np.where(lines | lines[:, None], 0.0, found.gram))
+        if found.beyond is not None:
+            self.beyond |= found.beyond
         return found

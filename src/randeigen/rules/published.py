@@ -15,6 +15,7 @@ from randeigen.types import Array, Decision, Geometry, GeometryKind, Stop, TopDi
 
 CONVERGENCE_TOLERANCE = 1e-5  # relative change of the eigenvalue that the paper calls convergence
 EPS_JL = EPS_P = 0.1  # the paper's errors of the projection and of power iteration
+MIN_EPS_P = 1e-3  # with which power iteration makes some 4,000 steps
 MIN_EPS_JL = 0.01  # the projection has ln(d)/eps_jl² columns, and no geometry has more than here
 ASSUMED_COLUMNS = 2**18  # d where only the exact Gram matrix is known: the paper's CNN
 
@@ -114,8 +115,8 @@ class PublishedRandEigen(Rule):
             raise BadParameter(
                 f"eps_jl={self.eps_jl}; give the error of the projection, in [{MIN_EPS_JL:g}, 1)."
             )
-        if not 0 < self.eps_p < 1:
-            raise BadParameter(f"eps_p={self.eps_p}; give the error of power iteration, in (0, 1).")
+        if not MIN_EPS_P <= self.eps_p < 1:
+            raise BadParameter(f"eps_p={self.eps_p}; give that of power iteration, in [{MIN_EPS_P:g}, 1).")
 
     @property
     def geometry(self) -> GeometryKind:
