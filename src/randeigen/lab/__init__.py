@@ -66,10 +66,12 @@ def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
             try:
-                return getattr(import_module(f"randeigen.lab.{home}"), name)
+                value = getattr(import_module(f"randeigen.lab.{home}"), name)
             except ModuleNotFoundError as error:
                 if error.name != "torch":
                     raise
                 needs = "randeigen.lab needs torch: pip install 'randeigen[experiments]'"
                 raise MissingExtra(needs) from None
+            globals()[name] = value  # so that it is looked up once
+            return value
     raise AttributeError(f"module 'randeigen.lab' has no attribute {name!r}")
