@@ -18,6 +18,9 @@ class FieldComments(griffe.Extension):
         griffe.DataclassesExtension().on_package(pkg=pkg)
         for module in modules_in(pkg):
             module.docstring = None  # pages have introductions of their own
+            for member in module.members.values():  # a constant is described by its comment
+                if isinstance(member, griffe.Attribute) and not member.docstring and comment_of(member):
+                    member.docstring = griffe.Docstring(comment_of(member), parent=member, parser="google")
         for cls in classes_in(pkg):
             fields = [member for member in cls.members.values() if is_field(member)]
             lines = [line for field in fields if (line := line_of(field))]
@@ -54,7 +57,7 @@ def is_field(member: griffe.Object | griffe.Alias) -> bool:
 def line_of(field: griffe.Attribute) -> str:
     """`name (type): comment. Default: value.`, or nothing where there is nothing to say."""
     value = "" if field.value is None else str(field.value)
-    kind = "" if field.annotation is None else str(field.annotation)
+    kind = "" if field.annotation is None else spelled_out(field, str(field.annotation))
     if kind and "instance-attribute" not in field.labels:  # of the class: the name of a rule, its facts
         return ""
     if not kind and value[:1] in ("'", '"'):  # a member of an enumeration is its text
@@ -64,6 +67,13 @@ def line_of(field: griffe.Attribute) -> str:
         words.append(f"Default: `{value}`.")
     text = " ".join(filter(None, words)) or ("Required." if kind else "")
     return text and f"    {field.name}{f' ({kind})' if kind else ''}: {text}"
+
+
+def spelled_out(field: griffe.Attribute, kind: str) -> str:
+    """A type, or the choices where it is the alias of a `Literal`."""
+    alias = field.module.members.get(kind)
+    value = str(alias.value) if isinstance(alias, griffe.Attribute) else ""
+    return value if value.startswith("Literal[") else kind
 
 
 def comment_of(field: griffe.Attribute) -> str:

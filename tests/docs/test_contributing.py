@@ -1,9 +1,12 @@
-"""A rule added by following CONTRIBUTING.md alone: its example, in a file of its own, used and certified."""
+"""A rule and an attack added by following CONTRIBUTING.md alone: its examples, in files of their own."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,3 +86,22 @@ def test_the_command_and_the_lists_need_its_name_family_and_facts_only(rule: Any
     assert rule.name == "nearest-to-middle"
     assert rule.family in {known.family for known in rules.RULES.values() if isinstance(known, type)}
     assert all(rule.facts)
+
+
+def test_its_attack_is_one_file_that_the_registry_and_every_command_find(tmp_path: Path) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (block,) = re.findall(r"<!-- example attack -->\n```python\n(.*?)```", page, re.S)
+    package = tmp_path / "src"
+    shutil.copytree(ROOT / "src", package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (package / "randeigen" / "attacks" / "updates" / "reversed_mean.py").write_text(block)
+    code = """
+import numpy as np
+from randeigen import attacks
+attack = attacks.build("reversed-mean:q=5")
+rows = attack(np.ones((8, 3)), 2, np.random.default_rng(0))
+assert (rows == -5).all() and rows.shape == (2, 3)
+assert attacks.ATTACKS["reversed-mean"].does == "minus q times the mean"
+"""
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -60,7 +60,9 @@ class Federation:
         self._made += 1
         config = f"partition-id={part} num-partitions={self.count}"
         words = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--node-config", config]
-        self.start(f"node{part}", "flower-supernode", *words, "--host", "127.0.0.1", "--port", str(free_port()))
+        self.start(
+            f"node{part}", "flower-supernode", *words, "--host", "127.0.0.1", "--port", str(free_port())
+        )
 
     def wait_for(self, nodes: int) -> None:
         """Until so many nodes in all have registered."""

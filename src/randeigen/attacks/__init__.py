@@ -83,7 +83,7 @@ for _package in (clients, poisons, updates):  # importing a module runs its decl
         import_module(_module.name)
 
 _KINDS, _GOALS = ("client", "update", "data"), ("backdoor", "targeted", "untargeted")
-REGISTRY: tuple[AttackInfo, ...] = tuple(
+REGISTRY: tuple[AttackInfo, ...] = tuple(  # every attack: on clients, on updates, on data
     sorted(DECLARED, key=lambda info: (_KINDS.index(info.kind), _GOALS.index(info.goal), info.name))
 )
 
@@ -92,8 +92,8 @@ def _of(*kinds: Kind) -> Mapping[str, AttackInfo]:
     return MappingProxyType({info.name: info for info in REGISTRY if info.kind in kinds})
 
 
-ATTACKS = _of("client", "update")  # on federations: `randeigen simulate`
-POISONS = _of("data")  # on training sets: `randeigen train`
+ATTACKS = _of("client", "update")  # by name, on federations: `randeigen simulate`
+POISONS = _of("data")  # by name, on training sets: `randeigen train`
 
 
 def build(text: str) -> Any:

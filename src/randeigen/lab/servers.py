@@ -46,7 +46,7 @@ class Adam:
         return weights - self.eta * mom / (self.tau + var.sqrt()), {"mom": mom, "var": var}
 
 
-SERVERS: Mapping[str, Callable[..., Server]] = {"sgd": Sgd, "adam": Adam}
+SERVERS: Mapping[str, Callable[..., Server]] = {"sgd": Sgd, "adam": Adam}  # by the name of --server
 
 
 def build(text: str) -> Server:

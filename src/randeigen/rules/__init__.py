@@ -98,14 +98,12 @@ def _by_name(base: type[_Named], listed: tuple[type[_Named], ...]) -> dict[str, 
 
 _RULES, _MIXERS = _by_name(Rule, _LISTED), _by_name(PreAggregator, _LISTED_MIXERS)  # type: ignore[type-abstract]
 
-# By the name that --rule takes. Each takes eps= or f=, and the parameters of its class.
-RULES: Mapping[str, Callable[..., Rule]] = {
+RULES: Mapping[str, Callable[..., Rule]] = {  # by the name of --rule; takes eps= or f= and parameters
     RandEigen.name: RandEigen,
     "random": partial(RandEigen, removal="random"),
     **_RULES,
 }
-# What rows can go through first: `nnm+krum`.
-MIXERS: Mapping[str, Callable[..., PreAggregator]] = _MIXERS
+MIXERS: Mapping[str, Callable[..., PreAggregator]] = _MIXERS  # what rows can go through first: `nnm+krum`
 
 
 def rule_class(name: str) -> type[Rule]:
