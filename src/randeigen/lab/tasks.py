@@ -186,7 +186,7 @@ def sst2(
     return home.sst2(encoder, update, form)
 
 
-TASKS: dict[str, Callable[..., Task]] = {
+TASKS: dict[str, Callable[..., Task]] = {  # by the name of --task
     "digits": digits,
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
