@@ -53,7 +53,7 @@ def examples() -> dict[str, str]:
         elif info.kind == "data":
             found.setdefault(cls.__name__, POISON.format(name=info.name))
         else:
-            task = "sst2-tiny" if info.inputs == "text" else "digits"
+            task = "sst2-tiny" if info.inputs == "tokens" else "digits"
             found.setdefault(cls.__name__, CLIENT_ATTACK.format(name=info.name, task=task))
     return {name: text.strip() for name, text in found.items()}
 
