@@ -105,3 +105,11 @@ def where_true(flags: Flags) -> Indices:
 def count(flags: Flags) -> int:
     """How many are true."""
     return int(flags.sum())
+
+
+class BatchVerdict(NamedTuple):
+    """What a rule made of p clouds."""
+
+    weights: Numbers  # (p, n) each line sums to 1
+    stops: tuple[str, ...]  # why it ended, p of them
+    tops: TopDirections  # under these weights

@@ -17,6 +17,7 @@ from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TA
 
 MAX_SQUARED_ROWS = 40  # rows up to which ten products of two matrices are fastest on a CPU
 SQUARINGS = 10
+SQUARINGS_BETWEEN = 5  # after as many a power is brought back to trace 1
 POLISHING_STEPS = 2  # products with the matrix itself, which take out the rounding of its powers
 ROUNDING = 2.0**-44  # of an eigenvalue, of the products above
 CHECK_EVERY = 4  # products of a polynomial between two looks at its growth
@@ -58,9 +59,10 @@ def _by_squaring(matrices: Numbers) -> Tops:
     power, logarithms = matrices, 0.0
     for k in range(SQUARINGS + 1):
         power = power if k == 0 else power @ power
-        sizes = xp.einsum("pii->p", power)
-        power = power / sizes[:, None, None]
-        logarithms = logarithms + xp.log(sizes) / 2**k
+        if k % SQUARINGS_BETWEEN == 0:  # of trace 1, the top eigenvalue is 1/n or more: its 32nd power fits
+            sizes = xp.einsum("pii->p", power)
+            power = power / sizes[:, None, None]
+            logarithms = logarithms + xp.log(sizes) / 2**k
     # The column with the largest diagonal entry holds at least 1/sqrt(n) of the top eigenvector.
     columns = xp.argmax(xp.einsum("pii->pi", power), 1)
     vectors = (

@@ -88,6 +88,18 @@ class GramBatch:
             allowances[some] = tops.allowances
         return TopDirections(variances, projections, medians(row_variances, weights > 0), allowances)
 
+    def influence(self, weights: Numbers, factors: Numbers) -> Numbers:
+        """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
+        covariances, root_weights = self._covariances(weights)
+        roots = root_weights * factors[:, None] ** 0.5
+        return namespace(roots).einsum("pij,pi,pj->ij", covariances, roots, roots)
+
+    def distances_between(self, weights_a: Numbers, weights_b: Numbers) -> Numbers:
+        """(p,) length of Σ (aᵢ − bᵢ)·xᵢ; both sum to the same."""
+        difference = (weights_a - weights_b)[:, :, None]
+        squares = (difference * (self.gram @ difference)).sum(1)[:, 0]
+        return namespace(squares).clip(squares, 0, None) ** 0.5
+
     def _mean_squares(self, weights: Numbers) -> Numbers:
         return (weights * self.squared_norms_from_pivot()).sum(1) / weights.sum(1)
 

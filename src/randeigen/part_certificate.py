@@ -1,0 +1,106 @@
+"""How far f corrupt rows can have moved an answer whose parts have weights of their own.
+
+Let part p have weights wₚ, mean μₚ, top variance λₚ, and let aₚ be what its f heaviest rows hold. The same f
+rows C are corrupt in every part. At these weights they have moved part p by
+
+    tₚ = Σ_{i∈C} wₚᵢ·(xₚᵢ − μₚ) / (1 − wₚ(C)),
+
+so ‖tₚ‖² ≤ wₚ(C)/(1 − wₚ(C))·λₚ, which is the certificate of one part. Three bounds on ‖t‖² = Σ ‖tₚ‖² follow,
+each for every set C of f rows, and the least of them is claimed:
+
+1. Σ aₚ/(1 − aₚ)·λₚ: as if other rows could be corrupt in every part.
+2. The f largest of sᵢ = Σₚ wₚᵢ·λₚ/(1 − aₚ), added up: the same rows in all parts.
+3. As 1 − wₚ(C) ≥ 1 − aₚ, ‖t‖ ≤ ‖Σ_{i∈C} zᵢ‖ with zₚᵢ = wₚᵢ·(xₚᵢ − μₚ)/(1 − aₚ). Σᵢ zᵢ = 0, so for any weights
+   r on the rows that sum to 1, ‖t‖² ≤ r(C)·(1 − r(C))·λmax(R^-½ Z R^-½), Z the Gram matrix of the zᵢ and
+   R = diag(r). Where all parts have the same weights r = w, this is the certificate of the whole rows: cutting
+   them into parts costs nothing until their weights differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from randeigen.backend.batched import Numbers, namespace, sorted_lines
+from randeigen.types import Array
+
+
+def held_by_heaviest(weights: Numbers, f: int) -> Numbers:
+    """(p,) the share of each line's sum that its f largest hold."""
+    n = weights.shape[1]
+    ordered = sorted_lines(weights)
+    return ordered[:, n - min(f, n) :].sum(1) / ordered.sum(1)
+
+
+def bounds_of_parts(held: Numbers, variances: Numbers) -> Numbers:
+    """(p,) sqrt(a/(1 − a)·λ): inf where the heaviest rows hold all, 0 where they hold nothing."""
+    xp = namespace(held)
+    ratio = held / xp.where(held < 1, 1 - held, 1.0)
+    known = xp.sqrt(ratio * xp.clip(variances, 0, None))
+    return xp.where(held <= 0, 0.0, xp.where(held < 1, known, xp.inf))
+
+
+class Union:
+    """The certificate of all parts together, added up as they are judged. Lengths are in the caller's units.
+
+    `scale` of a part multiplies its mean, as rules that clip do.
+    """
+
+    def __init__(self, n: int, f: int) -> None:
+        self._f = f
+        self._moved = np.zeros((n, n))  # Z
+        self._rounding = np.zeros(n)  # Z and this diagonal together are no smaller than the true Z
+        self._shares = np.zeros(n)  # s
+        self._squares = 0.0  # of the parts' own bounds
+        self._columns = np.zeros(n)  # weights times columns
+
+    def add(
+        self,
+        weights: Array,
+        variances: Array,
+        influence: Callable[[Array], Array],
+        rounding: Array,
+        columns: Array,
+        scales: Array | float = 1.0,
+    ) -> Array:
+        """Some parts: (p, n) weights, (p,) top variances with all that they may lack; the bound of each part.
+
+        `influence` gives Σₚ cₚ·(Gram matrix of the rows wₚᵢ·(xₚᵢ − μₚ)) for (p,) factors c; `rounding` is (p,)
+        what rounding may hide of a variance, `columns` (p,) how many columns each part has.
+        """
+        held = held_by_heaviest(weights, self._f)
+        bounds = scales * bounds_of_parts(held, variances)
+        with np.errstate(all="ignore"):
+            self._squares += float((bounds**2).sum())
+            lines = weights * (scales**2 * variances / (1 - held))[:, None]
+            self._shares += np.where(weights > 0, lines, 0.0).sum(0)
+            factors = np.broadcast_to(scales**2 / (1 - held) ** 2, held.shape)
+            self._moved += influence(factors)
+            self._rounding += (factors * rounding) @ weights
+        self._columns += columns @ weights
+        return np.asarray(bounds)
+
+    @property
+    def weights(self) -> Array:
+        """(n,) the mean weight of each row over all columns."""
+        return np.asarray(self._columns / self._columns.sum())
+
+    def bound(self) -> float:
+        """The least of the three bounds."""
+        if self._f <= 0:
+            return 0.0
+        least = min(self._squares, float(np.sort(self._shares)[::-1][: self._f].sum()), self._as_one())
+        return math.sqrt(least) if least >= 0 else math.inf  # NaN, of infinities, is no bound
+
+    def _as_one(self) -> float:
+        """The third, for the rows' mean weights."""
+        r = self.weights
+        live = r > 0
+        if not np.isfinite(self._moved).all():
+            return math.inf
+        roots = np.sqrt(r[live])
+        top = float(np.linalg.eigvalsh(self._moved[np.ix_(live, live)] / roots[:, None] / roots)[-1])
+        held = min(float(np.sort(r)[::-1][: self._f].sum()), 0.5)  # r·(1 − r) is largest at one half
+        return held * (1 - held) * (max(top, 0.0) * (1 + 1e-9) + float((self._rounding[live] / r[live]).max()))

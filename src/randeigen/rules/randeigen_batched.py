@@ -1,0 +1,167 @@
+"""RandEigen on many clouds at once: round by round as `randeigen` does on one, for all that are not done."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from randeigen.backend.batched import (
+    BatchVerdict,
+    Flags,
+    GeometryBatch,
+    Indices,
+    Numbers,
+    TopDirections,
+    along,
+    in_order,
+    namespace,
+    where_true,
+)
+from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
+from randeigen.rules.randeigen import (
+    ISOTROPY_TOLERANCE,
+    MANY_ROWS,
+    MIN_RELATIVE_WEIGHT,
+    NEGLIGIBLE_WEIGHT,
+    PATIENT_AND_HURRIED_ROUNDS,
+    PATIENT_AND_HURRIED_ROUNDS_OF_MANY,
+    RESTORED_FACTOR,
+    SHARPNESS,
+)
+from randeigen.rules.zhu_batched import far_outliers_of_each
+from randeigen.types import Stop
+
+# In the order in which they are asked for; a cloud that meets none goes on.
+STOPS = (Stop.MAX_ROUNDS, Stop.DIRECT, Stop.TOO_FEW_ROWS, Stop.IDENTICAL_ROWS, Stop.ISOTROPIC, Stop.BUDGET)
+
+
+class _Round(NamedTuple):
+    """What a round found of the clouds that were not done before it."""
+
+    index: Indices
+    weights: Numbers  # (k, n) before the round
+    bounds: Numbers  # (k,)
+
+
+def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
+    """What `RandEigen.decide` makes of each cloud, with soft removal."""
+    xp, everything, n = namespace(batch.prior_weights), batch, batch.n
+    far = far_outliers_of_each(batch, f)
+    prior = xp.where(far, 0.0, batch.prior_weights)
+    total = batch.prior_weights.sum(1)
+    floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f) * total, total / n)
+    patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
+    stops = (total * 0).astype(int) if xp is np else (total * 0).long()
+    index, w, rounds, first = where_true(total > -1), prior, [], None
+    pace = total * 0
+    for past in range(patient + hurried + 1):
+        top = batch.top_directions(w)
+        first = first or top
+        visible = xp.clip(top.variances + batch.rounding_errors(w), 0, None)
+        rounds.append(_Round(index, w, bounds_of_parts(held_by_heaviest(w, f), visible)))
+        room, share = w.sum(1) - floor, _removal_shares(top, w)
+        code = _stops(batch, w, top, share, room, f)
+        stops[index] = code
+        going = where_true(code == 0)
+        if not len(going):
+            break
+        if len(going) < len(index):
+            batch, index, w, share, room = batch.take(going), index[going], w[going], share[going], room[going]
+            floor, pace, top = floor[going], pace[going], TopDirections(*(part[going] for part in top))
+        if past == patient:
+            pace = room / hurried
+        wanted = xp.minimum(pace, room)
+        slow = where_true((w * share).sum(1) < wanted)
+        if len(slow):
+            share[slow] = _hurried(share[slow], batch.take(slow), top.variances[slow], w[slow], wanted[slow])
+        share = share * xp.clip(room / (w * share).sum(1), None, 1.0)[:, None]
+        w = w * (1 - share)
+        w = xp.where(w > NEGLIGIBLE_WEIGHT * xp.amax(w, 1)[:, None], w, 0.0)
+    weights = _average(prior, rounds)
+    changed = where_true((weights != prior).any(1))
+    if len(changed):
+        tops = everything.take(changed).top_directions(weights[changed])
+        for values, found in zip(first, tops, strict=True):
+            values[changed] = found
+    names = tuple(str(STOPS[code]) for code in stops.tolist())
+    return BatchVerdict(weights / weights.sum(1)[:, None], names, first)
+
+
+def _stops(batch: GeometryBatch, w: Numbers, top: TopDirections, share: Numbers, room: Numbers, f: int) -> Any:
+    """(k,) the number of the first stop that each cloud meets; 0 where it goes on."""
+    xp = namespace(w)
+    if f == 0:
+        return xp.ones_like(in_order(w)[:, 0])
+    met = (
+        (w > 0).sum(1) < 2,
+        (top.variances <= batch.rounding_errors(w)) | ~(share > 0).any(1),
+        top.variances <= ISOTROPY_TOLERANCE * top.typical_row_variances,
+        room <= NEGLIGIBLE_WEIGHT * w.sum(1),
+    )
+    code = xp.zeros_like(in_order(w)[:, 0])
+    for number, condition in reversed(list(enumerate(met, 2))):
+        code[condition] = number
+    return code
+
+
+def _removal_shares(top: TopDirections, w: Numbers) -> Numbers:
+    """(k, n) the fraction of its weight each row loses: 1 for the furthest from the weighted median."""
+    xp = namespace(w)
+    away = xp.where(w > 0, abs(top.projections - _weighted_medians(top.projections, w)[:, None]), 0.0)
+    furthest = xp.amax(away, 1)[:, None]
+    return (away / xp.where(furthest > 0, furthest, 1.0)) ** SHARPNESS
+
+
+def _weighted_medians(values: Numbers, w: Numbers) -> Numbers:
+    """(k,) of the rows that have weight; the midpoint on a tie."""
+    xp = namespace(w)
+    order = in_order(xp.where(w > 0, values, xp.inf))
+    sums = xp.cumsum(along(w, order), 1)
+    half, tie = sums[:, -1:] / 2, 1e-12 * sums[:, -1:]
+    live = (w > 0).sum(1)[:, None]
+    low, high = (sums < half - tie).sum(1)[:, None], (sums < half + tie).sum(1)[:, None]
+    high = xp.minimum(high, xp.clip(live - 1, 0, None))
+    return (along(values, along(order, low)) + along(values, along(order, high)))[:, 0] / 2
+
+
+def _hurried(
+    share: Numbers, batch: GeometryBatch, variances: Numbers, w: Numbers, pace: Numbers
+) -> Numbers:
+    """(k, n) what `hurried_share` gives each cloud: of the rows furthest out as much as makes the loss `pace`."""
+    xp = namespace(w)
+    weights = w / w.sum(1)[:, None]
+    apart = (batch.squared_distances() @ weights[:, :, None])[:, :, 0]
+    own = weights * xp.clip(apart - (weights * apart).sum(1)[:, None] / 2, 0, None)
+    out = xp.maximum(share ** (2 / SHARPNESS), own / variances[:, None])
+    out = xp.where(w > 0, out, -1.0)
+    order = in_order(-out)
+    sums = xp.cumsum(along(w, order), 1)
+    at = xp.minimum((sums < pace[:, None]).sum(1), xp.clip((w > 0).sum(1) - 1, 0, None))[:, None]
+    last = along(out, along(order, at))
+    beyond: Flags = out > last
+    equal: Flags = out == last
+    held, among = xp.where(beyond, w, 0.0).sum(1), xp.where(equal, w, 0.0).sum(1)
+    part = xp.clip(xp.clip(pace - held, 0, None) / among, None, 1.0)[:, None]
+    taken = xp.where(beyond, 1.0, xp.where(equal, part, 0.0))
+    return xp.maximum(share, xp.where(w > 0, taken, 0.0))
+
+
+def _average(prior: Numbers, rounds: list[_Round]) -> Numbers:
+    """(p, n) the average of each cloud's rounds, by their certificates and the weight they still have."""
+    xp, total = namespace(prior), prior.sum(1)
+    least = total * 0 + xp.inf
+    for found in rounds:
+        least[found.index] = xp.minimum(least[found.index], found.bounds)
+    summed, counted = xp.zeros_like(prior), total * 0
+    usual = (least > 0) & (least < xp.inf)
+    for index, weights, bounds in rounds:
+        low, ordinary = least[index], usual[index]
+        ratio = xp.where(ordinary, low, 1.0) / xp.where(ordinary, bounds, 1.0)
+        left = weights.sum(1) / total[index]
+        count = xp.where(ordinary, ratio**8 * left**2, 1.0 * (bounds <= low))
+        summed[index] += count[:, None] * xp.minimum(prior[index], RESTORED_FACTOR * weights)
+        counted[index] += count
+    average = summed / counted[:, None]
+    kept = average / xp.where(prior > 0, prior, 1.0)
+    return xp.where(kept > MIN_RELATIVE_WEIGHT * xp.amax(kept, 1)[:, None], average, 0.0)
