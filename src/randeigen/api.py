@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from numpy.typing import NDArray
 
-from randeigen import pipeline
+from randeigen import parts, pipeline
 from randeigen.errors import BadFraction
+from randeigen.partition import WHOLE, Partition, check_exact
 from randeigen.prior_weights import MAX_CLAIM_RATIO
+from randeigen.rows import as_rows
 from randeigen.rules import RandEigen, Rule
 from randeigen.rules.base import check_rule
 from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     Vectors: TypeAlias = NDArray[Any] | Sequence[NDArray[Any]] | Sequence[Sequence[float]]
     Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
     Paths: TypeAlias = Sequence[str] | Sequence[os.PathLike[str]]
+    PartitionLike: TypeAlias = str | Mapping[str, Any] | Sequence[Any] | Partition
 
 Leaf = TypeVar("Leaf")
 
@@ -37,6 +40,7 @@ def aggregate(
     on_excess: OnExcess = ...,
     row_weights: Any = ...,
     cap: float = ...,
+    partition: PartitionLike = ...,
     progress: Progress | None = ...,
 ) -> Aggregate[NDArray[Any]]: ...
 @overload
@@ -51,6 +55,7 @@ def aggregate(
     on_excess: OnExcess = ...,
     row_weights: Any = ...,
     cap: float = ...,
+    partition: PartitionLike = ...,
     progress: Progress | None = ...,
 ) -> Aggregate[dict[str, Leaf]]: ...
 @overload
@@ -65,6 +70,7 @@ def aggregate(
     on_excess: OnExcess = ...,
     row_weights: Any = ...,
     cap: float = ...,
+    partition: PartitionLike = ...,
     progress: Progress | None = ...,
 ) -> Aggregate[dict[str, NDArray[Any]]] | Aggregate[NDArray[Any]]: ...
 @overload
@@ -79,6 +85,7 @@ def aggregate(
     on_excess: OnExcess = ...,
     row_weights: Any = ...,
     cap: float = ...,
+    partition: PartitionLike = ...,
     progress: Progress | None = ...,
 ) -> Aggregate[list[NDArray[Any]]]: ...
 @overload
@@ -93,6 +100,7 @@ def aggregate(
     on_excess: OnExcess = ...,
     row_weights: Any = ...,
     cap: float = ...,
+    partition: PartitionLike = ...,
     progress: Progress | None = ...,
 ) -> Aggregate[torch.Tensor]: ...
 @overload
@@ -107,6 +115,7 @@ def aggregate(
     on_excess: OnExcess = ...,
     row_weights: Any = ...,
     cap: float = ...,
+    partition: PartitionLike = ...,
     progress: Progress | None = ...,
 ) -> Aggregate[Any]: ...
 
@@ -122,6 +131,7 @@ def aggregate(
     on_excess: OnExcess = "raise",
     row_weights: Any = None,
     cap: float = MAX_CLAIM_RATIO,
+    partition: PartitionLike = "whole",
     progress: Progress | None = None,
 ) -> Aggregate[Any]:
     """Average `rows`, of which a fraction `eps` (or a count `f`) may be Byzantine, and certify the answer.
@@ -150,6 +160,10 @@ def aggregate(
             than a third, claims are mixed with equal weights. A claim that is no number from 0 costs its row
             all weight.
         cap: Each claim counts up to this many times the median one.
+        partition: Columns that are judged together: "whole" rows; every "tensor" on its own; every row of
+            some tensors, "rows:embedding.weight", and all else; equal stretches, "columns:1000"; groups,
+            `{"head": ["fc.*"], "first": slice(0, 100)}`; or "hybrid", whole rows first and then those
+            rows of tensors that stand out. docs/partitions.md says which to choose when.
         progress: Called as `progress(stage, columns_done, columns_in_all)` while columns are read.
 
     Returns:
@@ -178,9 +192,25 @@ def aggregate(
             "give exactly one of eps (the fraction of rows you fear), f (their number) and rule; "
             f"found {found}."
         )
+    rule = RandEigen(eps, f) if rule is None else check_rule(rule)
+    if not (isinstance(partition, str) and partition == WHOLE):
+        rows = as_rows(rows, multiple=rule.block_multiple())
+        cut = Partition.of(partition, rows.leaves, rows.d)
+        if cut is not None:
+            check_exact(geometry)
+            return parts.run(
+                rows,
+                rule,
+                cut,
+                seed=seed,
+                on_excess=on_excess,
+                row_weights=row_weights,
+                cap=cap,
+                progress=progress,
+            )
     return pipeline.run(
         rows,
-        RandEigen(eps, f) if rule is None else check_rule(rule),
+        rule,
         seed=seed,
         geometry=geometry,
         on_excess=on_excess,

@@ -77,7 +77,7 @@ def combine(
     `unmeasured`: nothing is known of the rows, and each has some weight. Without `size` only a cast to a
     narrower dtype is in that distance.
     """
-    answer, weighted_sum, moved = rows.answer(), _WeightedSum(weights * scale, usable, size), 0.0
+    answer, weighted_sum, moved = rows.answer(), WeightedSum(weights * scale, usable, size), 0.0
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
         for columns, block in _at_hand(rows):
             place = answer.place(columns, block)
@@ -109,7 +109,7 @@ def merge_columns(
 
     That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from.
     """
-    answer, weighted_sum = rows.answer(), _WeightedSum(weights * scale, usable, size)
+    answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
     alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
     # Where rows are left out, the others are copied, and no copy may be large.
     multiple = combiner.block_multiple
@@ -168,7 +168,7 @@ def _largest(values: Any) -> float:
     return float(np.finfo(np.float32 if values.dtype.itemsize == 4 else np.float64).max)
 
 
-class _WeightedSum:
+class WeightedSum:
     """Σ wᵢ xᵢ of block after block. Rows outside the runs are skipped, not multiplied: 0 · NaN is NaN."""
 
     def __init__(self, weights: Weights, usable: Mask, size: RowSizes | None = None) -> None:

@@ -10,10 +10,10 @@ each for every set C of f rows, and the least of them is claimed:
 
 1. Σ aₚ/(1 − aₚ)·λₚ: as if other rows could be corrupt in every part.
 2. The f largest of sᵢ = Σₚ wₚᵢ·λₚ/(1 − aₚ), added up: the same rows in all parts.
-3. As 1 − wₚ(C) ≥ 1 − aₚ, ‖t‖ ≤ ‖Σ_{i∈C} zᵢ‖ with zₚᵢ = wₚᵢ·(xₚᵢ − μₚ)/(1 − aₚ). Σᵢ zᵢ = 0, so for any weights
-   r on the rows that sum to 1, ‖t‖² ≤ r(C)·(1 − r(C))·λmax(R^-½ Z R^-½), Z the Gram matrix of the zᵢ and
-   R = diag(r). Where all parts have the same weights r = w, this is the certificate of the whole rows: cutting
-   them into parts costs nothing until their weights differ.
+3. As 1 − wₚ(C) ≥ 1 − aₚ, ‖t‖ ≤ ‖Σ_{i∈C} zᵢ‖ with zₚᵢ = wₚᵢ·(xₚᵢ − μₚ)/(1 − aₚ). Σᵢ zᵢ = 0, so for any
+   weights r on the rows that sum to 1, ‖t‖² ≤ r(C)·(1 − r(C))·λmax(R^-½ Z R^-½), Z the Gram matrix of the zᵢ
+   and R = diag(r). Where all parts have the same weights r = w, this is the certificate of the whole rows:
+   cutting them into parts costs nothing until their weights differ.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Union:
     ) -> Array:
         """Some parts: (p, n) weights, (p,) top variances with all that they may lack; the bound of each part.
 
-        `influence` gives Σₚ cₚ·(Gram matrix of the rows wₚᵢ·(xₚᵢ − μₚ)) for (p,) factors c; `rounding` is (p,)
-        what rounding may hide of a variance, `columns` (p,) how many columns each part has.
+        `influence` gives Σₚ cₚ·(Gram matrix of the rows wₚᵢ·(xₚᵢ − μₚ)) for (p,) factors c; `rounding` is
+        (p,) what rounding may hide of a variance, `columns` (p,) how many columns each part has.
         """
         held = held_by_heaviest(weights, self._f)
         bounds = scales * bounds_of_parts(held, variances)
@@ -103,4 +103,6 @@ class Union:
         roots = np.sqrt(r[live])
         top = float(np.linalg.eigvalsh(self._moved[np.ix_(live, live)] / roots[:, None] / roots)[-1])
         held = min(float(np.sort(r)[::-1][: self._f].sum()), 0.5)  # r·(1 − r) is largest at one half
-        return held * (1 - held) * (max(top, 0.0) * (1 + 1e-9) + float((self._rounding[live] / r[live]).max()))
+        return (
+            held * (1 - held) * (max(top, 0.0) * (1 + 1e-9) + float((self._rounding[live] / r[live]).max()))
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,24 +22,24 @@ DEFAULT_HYBRID = "rows:*"
 REST = "rest"  # the part of all columns that no given part names
 MAX_NAMES_SHOWN = 8
 FORMS = (
-    '"whole", "tensor", "rows:NAME" (a row of these tensors is a part), "columns:NUMBER", "hybrid" (the whole '
-    'rows first, then the parts that stand out) or "hybrid:" before one of these, or groups: '
+    '"whole", "tensor", "rows:NAME" (a row of these tensors is a part), "columns:NUMBER", "hybrid" (the '
+    'whole rows first, then the parts that stand out) or "hybrid:" before one of these, or groups: '
     "{name: tensor's name, slice of columns, or a list of them}"
 )
 
 
 class Run(NamedTuple):
-    """Consecutive columns cut into `count` parts of `width` columns."""
+    """Consecutive columns cut into parts of `width` columns."""
 
     start: int
     width: int
-    count: int
+    times: int  # how many parts
     part: int  # the first of them; the others follow
 
     @property
     def stop(self) -> int:
         """One past its last column."""
-        return self.start + self.width * self.count
+        return self.start + self.width * self.times
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ class Partition:
         if isinstance(asked, Partition):
             found = asked.runs[-1].stop if asked.runs else 0
             if found != d:
-                raise BadParameter(f"the partition has {found} columns, but the rows have {d}; make it of them.")
+                raise BadParameter(
+                    f"the partition has {found} columns, but the rows have {d}; make it of them."
+                )
             return asked
         if not isinstance(asked, str):
             return _given(asked, leaves, d)
@@ -66,7 +69,9 @@ class Partition:
             inner = asked.partition(":")[2] or DEFAULT_HYBRID
             cut = None if inner.startswith(HYBRID) else Partition.of(inner, leaves, d)
             if cut is None:
-                raise BadParameter(f"partition={asked!r}; give the parts of it, such as hybrid:{DEFAULT_HYBRID}.")
+                raise BadParameter(
+                    f"partition={asked!r}; give the parts of it, such as hybrid:{DEFAULT_HYBRID}."
+                )
             return Partition(cut.runs, cut.labels, hybrid=True)
         if asked == WHOLE:
             return None
@@ -94,7 +99,7 @@ class Partition:
         """(count,) how many columns each part has."""
         widths = np.zeros(self.count, dtype=np.intp)
         for run in self.runs:
-            widths[run.part : run.part + run.count] += run.width
+            widths[run.part : run.part + run.times] += run.width
         return widths
 
     def name(self, part: int) -> str:
@@ -117,13 +122,24 @@ class Partition:
         return np.array([run.stop for run in self.runs], dtype=np.intp)
 
 
+def check_exact(geometry: str) -> None:
+    """Parts are measured exactly."""
+    if geometry not in ("auto", "gram"):
+        raise BadParameter(
+            f"geometry={geometry!r} with partition, but parts are measured exactly; leave it out, or give gram."
+        )
+
+
 def _by_rows(patterns: Sequence[str], leaves: Leaves) -> Partition:
     """A part for each row of the tensors that match, and one for all else."""
-    names, labels, runs = [name for name, _ in leaves], [], []
+    names = [name for name, _ in leaves]
+    labels: list[tuple[int, int, str]] = []
+    runs: list[Run] = []
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise BadParameter(f"no tensor matches {pattern!r} in partition rows:; {_known(names)}.")
-    start, part, rest = 0, 0, []
+    start, part = 0, 0
+    rest: list[tuple[int, int]] = []
     for name, shape in leaves:
         size, rows = math.prod(shape), shape[0] if len(shape) > 1 else 1
         matches = any(fnmatchcase(name, pattern) for pattern in patterns)
@@ -150,13 +166,29 @@ def _by_columns(width: int, d: int) -> Partition:
 
 def _built(labels: Sequence[tuple[str, int]], sizes: Sequence[int]) -> Partition:
     """One part after the other; what has no columns is none."""
-    runs, named, start = [], [], 0
+    runs: list[Run] = []
+    named: list[tuple[int, int, str]] = []
+    start = 0
     for (name, _), size in zip(labels, sizes, strict=True):
         if size:
             named.append((len(runs), 1, name))
             runs.append(Run(start, size, 1, len(runs)))
         start += size
-    return Partition(tuple(runs), tuple(named))
+    return Partition(_merged(runs), tuple(named))
+
+
+def _merged(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Parts of one width side by side as one run, so that they are judged together."""
+    often = Counter(run.part for run in runs)
+    merged: list[Run] = []
+    for run in runs:
+        last = merged[-1] if merged else None
+        follows = last is not None and (last.width, last.part + last.times) == (run.width, run.part)
+        if last is not None and follows and often[run.part] == often[last.part] == 1:
+            merged[-1] = last._replace(times=last.times + 1)
+        else:
+            merged.append(run)
+    return tuple(merged)
 
 
 def _given(asked: Any, leaves: Leaves, d: int) -> Partition:
@@ -169,19 +201,24 @@ def _given(asked: Any, leaves: Leaves, d: int) -> Partition:
         raise BadParameter(f"partition={asked!r} is not known; give {FORMS}.")
     ends = np.cumsum([math.prod(shape) for _, shape in leaves]).tolist()
     spans: list[tuple[int, int, int]] = []  # start, stop, part
-    labels = []
+    labels: list[tuple[int, int, str]] = []
     for name, group in groups:
-        items = [group] if isinstance(group, (str, slice)) else group
+        items = group if isinstance(group, (list, tuple)) else [group]
         found = [span for item in items for span in _spans(item, leaves, ends, d)]
         if not found:
-            raise BadParameter(f"part {name!r} has no columns; leave it out, or name tensors that hold numbers.")
+            raise BadParameter(
+                f"part {name!r} has no columns; leave it out, or name tensors that hold numbers."
+            )
         spans += [(start, stop, len(labels)) for start, stop in found]
         labels.append((len(labels), 1, name))
     spans.sort()
-    runs, at = [], 0
+    runs: list[Run] = []
+    at = 0
     for start, stop, part in spans:
         if start < at:
-            raise BadParameter(f"column {start} is in two parts, {labels[part][2]!r} and another; give it to one.")
+            raise BadParameter(
+                f"column {start} is in two parts, {labels[part][2]!r} and another; give it to one."
+            )
         if start > at:
             runs.append(Run(at, start - at, 1, len(labels)))
         runs.append(Run(start, stop - start, 1, part))
@@ -190,7 +227,7 @@ def _given(asked: Any, leaves: Leaves, d: int) -> Partition:
         runs.append(Run(at, d - at, 1, len(labels)))
     if any(run.part == len(labels) for run in runs):
         labels.append((len(labels), 1, REST))
-    return Partition(tuple(runs), tuple(labels))
+    return Partition(_merged(runs), tuple(labels))
 
 
 def _spans(item: Any, leaves: Leaves, ends: Sequence[int], d: int) -> list[tuple[int, int]]:

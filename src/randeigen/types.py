@@ -28,7 +28,7 @@ class Answer(Protocol):
         """Store the answer for some columns; how far rounding to the answer's dtype moved it."""
 
     def place(self, columns: slice, like: Any) -> Any:
-        """The answer's own memory for these columns, if it holds numbers like these; else None."""
+        """The answer's own memory for these columns, if it holds such numbers; else None."""
 
     def finish(self, weights: Weights) -> Any:
         """The whole answer; `weights` settle what is carried, not averaged (integers)."""
@@ -41,6 +41,7 @@ class Rows(Protocol):
     d: int
     unusable: Mapping[int, str]  # rows that could not be read, and why: they count as corrupt
     carries: bool  # whether they hold integers or bools, which weights settle by vote
+    leaves: Sequence[tuple[str, tuple[int, ...]]]  # name and shape of each leaf, in the order of columns
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """All n rows, some columns at a time, in order; may be called again for another pass."""
@@ -215,6 +216,7 @@ class Stop(str, Enum):
     BELOW_THRESHOLD = "the top variance is below the given threshold"
     MAX_ROUNDS = "the allowed rounds are used up"
     BALANCED = "the answer lies between all sets of rows that may be the honest ones"
+    PARTS = "every part was judged on its own"
     EMPTY = "every row was removed: the published rule has no answer, so the last rows left stand in"
 
 
@@ -267,8 +269,7 @@ class Aggregate(Generic[Mean]):
         weights: (n,) the weight of each row, from 0; they sum to 1.
         bias_bound: f corrupt rows can have moved the answer by at most this at these weights: it is that
             close to the mean of the honest rows alone at the same weights, and may be further from their
-            plain mean. It is inf where f is half or more of the usable rows, or holds all the weight; 0
-            where f is 0.
+            plain mean. Inf where f is half of the usable rows or holds all the weight; 0 where f is 0.
         verdict: What the rule decided, round by round.
         seed: The seed that was used; it replays the call.
         f: How many of all rows were assumed corrupt: the f given, or ceil(eps·n).
@@ -277,6 +278,7 @@ class Aggregate(Generic[Mean]):
             robustness cost if every row is honest. An estimate where the rows were sketched.
         is_weighted_mean: Whether `weights` made the mean, as verdict.scale · Σ wᵢ xᵢ. Where a rule works
             column by column they are a reference, on whose mean the certificate leans.
+        parts: With `partition`, the weights and bounds of each part; then `weights` are their mean.
     """
 
     mean: Mean  # in the caller's own form
@@ -288,6 +290,7 @@ class Aggregate(Generic[Mean]):
     unusable: Mapping[int, str]  # rows that could not be measured at all, and why: each used up one of the f
     distance_to_mean: float = math.nan
     is_weighted_mean: bool = True
+    parts: Any = None  # a `randeigen.parts.Parts`
 
     @property
     def kept(self) -> Mask:

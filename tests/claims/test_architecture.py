@@ -27,6 +27,7 @@ FLOORS = (
     {"prior_weights"},
     {"source", "rules"},
     {"pipeline"},
+    {"parts"},
     {"registry"},
     {"advice"},
     {"api", "inspection"},

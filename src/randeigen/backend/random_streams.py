@@ -15,3 +15,4 @@ class Stream(IntEnum):
     CHECK_PROJECTION = 5  # the second sketch, on which the certificate of a sketch is measured
     TORCH_RULE = 5  # per-example gradients are never sketched, so the two never meet
     CHECK_MEASUREMENT = 6
+    PARTS = 7  # pivots, pairs of rows and start directions of parts that are measured together

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host_array, middle_of_three
+from randeigen.backend.arrays import as_float64, as_host_array, middle_of_three
 from randeigen.backend.batched import (
     Flags,
     Indices,
@@ -22,7 +23,7 @@ from randeigen.backend.batched import (
 )
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS
 from randeigen.geometry.batched_eigen import tops_of_covariances
-from randeigen.geometry.gram import CENTRING_ROUNDING, START_DIRECTIONS
+from randeigen.geometry.gram import CENTRING_ROUNDING, START_DIRECTIONS, GramGeometry
 from randeigen.geometry.measurement import (
     LARGEST_EXACT_SQUARE,
     MAX_PIVOTS,
@@ -30,8 +31,7 @@ from randeigen.geometry.measurement import (
     SMALLEST_EXACT_SQUARE,
     random_pairs,
 )
-
-PIVOT_ROUNDING_STEPS = 6  # roundings of an entry beside those of its sum: of the pivot, and of second order
+from randeigen.geometry.products import columns_at_once, rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class GramBatch:
         return self.precision * self._mean_squares(weights) + self.floor
 
     def top_directions(self, weights: Numbers) -> TopDirections:
-        covariances, root_weights = self._covariances(weights)
+        covariances, root_weights = self.covariances(weights)
         xp = namespace(covariances)
         row_variances = xp.einsum("pii->pi", covariances)
         traces = row_variances.sum(1)
@@ -90,7 +90,7 @@ class GramBatch:
 
     def influence(self, weights: Numbers, factors: Numbers) -> Numbers:
         """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
-        covariances, root_weights = self._covariances(weights)
+        covariances, root_weights = self.covariances(weights)
         roots = root_weights * factors[:, None] ** 0.5
         return namespace(roots).einsum("pij,pi,pj->ij", covariances, roots, roots)
 
@@ -103,7 +103,7 @@ class GramBatch:
     def _mean_squares(self, weights: Numbers) -> Numbers:
         return (weights * self.squared_norms_from_pivot()).sum(1) / weights.sum(1)
 
-    def _covariances(self, weights: Numbers) -> tuple[Numbers, Numbers]:
+    def covariances(self, weights: Numbers) -> tuple[Numbers, Numbers]:
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩ of each cloud, and the roots of its weights."""
         w = weights / weights.sum(1)[:, None]
         root_weights = w**0.5
@@ -133,7 +133,7 @@ def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Fl
         three = rng.choice(n, 3, replace=False).tolist()
         pivot = middle_of_three(*(pieces[again][:, i] for i in three))
         shifted = pieces[again] - pivot[:, None]
-        found = shifted @ shifted.swapaxes(1, 2)
+        found = _products(shifted)
         good = _is_sound(found, shifted, pairs)
         if sound is None:
             gram, sound = found, good
@@ -142,10 +142,33 @@ def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Fl
     batch = GramBatch(
         gram,
         namespace(gram).ones_like(gram[:, 0]),
-        beside(rng.standard_normal((START_DIRECTIONS, n)), pieces),
-        (width + PIVOT_ROUNDING_STEPS) * UNIT_ROUNDOFF[pieces.dtype.itemsize],
+        beside(rng.standard_normal((START_DIRECTIONS, n)), gram),
+        rounding(n, width, pieces.dtype.itemsize),
     )
     return batch, sound
+
+
+def as_batch(geometries: Sequence[GramGeometry]) -> GramBatch:
+    """Exact geometries of the same rows, each in the caller's units, as one batch."""
+    return GramBatch(
+        np.stack([each.gram[:-1, :-1] * each.unit * each.unit for each in geometries]),
+        np.stack([each.prior_weights for each in geometries]),
+        geometries[0].start.T,
+        max(each.precision for each in geometries),
+        max(each.floor * each.unit * each.unit for each in geometries),
+    )
+
+
+def _products(shifted: Any) -> Numbers:
+    """(p, n, n) inner products in float64, of float32 numbers by products of a few columns each."""
+    width, step = shifted.shape[2], columns_at_once(shifted.shape[1])
+    if shifted.dtype.itemsize == 8:
+        return shifted @ shifted.swapaxes(1, 2)
+    total: Any = 0.0
+    for start in range(0, width, step):
+        some = shifted[:, :, start : start + step]
+        total = total + as_float64(some @ some.swapaxes(1, 2))
+    return total
 
 
 def _is_sound(gram: Numbers, shifted: Any, pairs: tuple[Indices, Indices]) -> Flags:

@@ -79,6 +79,7 @@ class ArrayRows:
         self.d: int = int(array.shape[1])
         self.unusable: Mapping[int, str] = {}
         self.carries = False
+        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
         self._work = working([array.dtype])
         negated = is_tensor(array) and array.is_neg()  # its memory holds the negative of its numbers
         self._views = self._array.dtype == self._work and not negated

@@ -64,6 +64,9 @@ class FileRows:
         self._layout = Layout([self._leaves[k][2] for k in self._averaged])
         self.d: int = self._layout.d
         self.carries = len(self._averaged) < len(self._leaves)
+        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [
+            (self._leaves[k][0], tuple(self._leaves[k][2])) for k in self._averaged
+        ]
         self._carried: dict[int, NDArray[Any]] | None = None
         self.dtypes: dict[str, str] = {name: code for name, code, _ in self._leaves}
         if not self.d:

@@ -21,6 +21,7 @@ class MixedRows:
         self.n: int = len(index) + len(others)
         self.d: int = files.d
         self.carries = files.carries
+        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = files.leaves
         self.unusable: Mapping[int, str] = self._all_unusable()
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:

@@ -60,6 +60,10 @@ class RecordRows:
         self.d: int = self._layout.d
         self.unusable: Mapping[int, str] = elected.unusable
         self.carries = bool(self._carried)
+        names = [".".join(map(_named, path)) for path in leaves]
+        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [
+            (names[k], self._shapes[k]) for k in self._averaged
+        ]
         if not self._rows:
             raise BadRows(
                 f"no row can be read: row 0 is {self.unusable[0]}; pass arrays or tensors of floats."
@@ -120,6 +124,11 @@ class RecordRows:
 
         decide_by_vote(out.reshape(-1), len(voters), self._budget // 8, read)
         return out
+
+
+def _named(key: Any) -> str:
+    """A key on the way to a leaf, as part of the leaf's name."""
+    return str(key[1] if isinstance(key, Foreign) else key)
 
 
 def without_floats(row: int, leaves: Mapping[Path, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
+from randeigen.backend.batched import BatchVerdict, GeometryBatch
 from randeigen.errors import BadFraction, BadParameter, TooManyCorrupt
 from randeigen.types import (
     Array,
@@ -124,6 +125,10 @@ class Rule(ABC):
 
         Raises BadFraction where f of these rows are more than the rule tolerates.
         """
+
+    def decide_each(self, batch: GeometryBatch, f: int) -> BatchVerdict | None:
+        """What `decide` makes of many clouds at once; None where the rule takes one after the other."""
+        return None
 
     def weigh(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
         """The verdict of `decide`, for rules that weigh rows."""
@@ -292,8 +297,3 @@ def mean_of(geometry: Geometry, kept: Mask) -> Weights:
 def single_row(geometry: Geometry, row: int) -> Weights:
     """All weight on one row."""
     return np.where(np.arange(geometry.n) == row, 1.0, 0.0)
-
-
-def middle_row(squared_distances: Array) -> int:
-    """The row with the least median distance to the others: no minority decides which, nor how far out."""
-    return int(np.argmin(np.median(squared_distances, axis=1)))

@@ -14,7 +14,6 @@ from randeigen.rules.base import (
     default_f_to_zero,
     is_count,
     mean_of,
-    middle_row,
     normalised,
     smallest,
 )
@@ -123,3 +122,8 @@ def check_steps(steps: int | None) -> None:
     """None, or a positive count."""
     if steps is not None and not is_count(steps):
         raise BadParameter(f"steps={steps!r}; give a whole number from 1.")
+
+
+def middle_row(squared_distances: Array) -> int:
+    """The row with the least median distance to the others: no minority decides which, nor how far out."""
+    return int(np.argmin(np.median(squared_distances, axis=1)))

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from randeigen.backend.arrays import median
+from randeigen.backend.batched import BatchVerdict, GeometryBatch
 from randeigen.certificate import bound, corruptible
 from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
 from randeigen.rules.published import EPS_JL, EPS_P, PublishedRandEigen
@@ -100,6 +101,11 @@ class RandEigen(Rule):
         else:  # only where removal is random: its amount is right on average only
             stop = Stop.MAX_ROUNDS
         return Decision(history.verdict(stop, top))
+
+    def decide_each(self, batch: GeometryBatch, f: int) -> BatchVerdict | None:
+        from randeigen.rules import randeigen_batched  # which takes its constants from here
+
+        return randeigen_batched.decide_each(batch, f) if self.removal == "soft" else None
 
 
 def reference_verdict(decision: Decision, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:

@@ -53,11 +53,11 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f) * total, total / n)
     patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
     stops = (total * 0).astype(int) if xp is np else (total * 0).long()
-    index, w, rounds, first = where_true(total > -1), prior, [], None
+    index, w, rounds = where_true(total > -1), prior, list[_Round]()
+    tops = top = batch.top_directions(w)  # under the weights that each cloud ends with
     pace = total * 0
     for past in range(patient + hurried + 1):
-        top = batch.top_directions(w)
-        first = first or top
+        top = top if past == 0 else batch.top_directions(w)
         visible = xp.clip(top.variances + batch.rounding_errors(w), 0, None)
         rounds.append(_Round(index, w, bounds_of_parts(held_by_heaviest(w, f), visible)))
         room, share = w.sum(1) - floor, _removal_shares(top, w)
@@ -67,7 +67,13 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
         if not len(going):
             break
         if len(going) < len(index):
-            batch, index, w, share, room = batch.take(going), index[going], w[going], share[going], room[going]
+            batch, index, w, share, room = (
+                batch.take(going),
+                index[going],
+                w[going],
+                share[going],
+                room[going],
+            )
             floor, pace, top = floor[going], pace[going], TopDirections(*(part[going] for part in top))
         if past == patient:
             pace = room / hurried
@@ -81,14 +87,17 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     weights = _average(prior, rounds)
     changed = where_true((weights != prior).any(1))
     if len(changed):
-        tops = everything.take(changed).top_directions(weights[changed])
-        for values, found in zip(first, tops, strict=True):
+        for values, found in zip(
+            tops, everything.take(changed).top_directions(weights[changed]), strict=True
+        ):
             values[changed] = found
     names = tuple(str(STOPS[code]) for code in stops.tolist())
-    return BatchVerdict(weights / weights.sum(1)[:, None], names, first)
+    return BatchVerdict(weights / weights.sum(1)[:, None], names, tops)
 
 
-def _stops(batch: GeometryBatch, w: Numbers, top: TopDirections, share: Numbers, room: Numbers, f: int) -> Any:
+def _stops(
+    batch: GeometryBatch, w: Numbers, top: TopDirections, share: Numbers, room: Numbers, f: int
+) -> Any:
     """(k,) the number of the first stop that each cloud meets; 0 where it goes on."""
     xp = namespace(w)
     if f == 0:
@@ -125,10 +134,8 @@ def _weighted_medians(values: Numbers, w: Numbers) -> Numbers:
     return (along(values, along(order, low)) + along(values, along(order, high)))[:, 0] / 2
 
 
-def _hurried(
-    share: Numbers, batch: GeometryBatch, variances: Numbers, w: Numbers, pace: Numbers
-) -> Numbers:
-    """(k, n) what `hurried_share` gives each cloud: of the rows furthest out as much as makes the loss `pace`."""
+def _hurried(share: Numbers, batch: GeometryBatch, variances: Numbers, w: Numbers, pace: Numbers) -> Numbers:
+    """(k, n) what `hurried_share` gives each cloud."""
     xp = namespace(w)
     weights = w / w.sum(1)[:, None]
     apart = (batch.squared_distances() @ weights[:, :, None])[:, :, 0]

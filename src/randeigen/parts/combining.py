@@ -1,0 +1,187 @@
+"""Pass 2 over rows in parts: rows of a tensor are measured, judged and averaged as they pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host_array, joined
+from randeigen.backend.batched import beside, namespace
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, parallel_map
+from randeigen.combine import RowSizes, WeightedSum
+from randeigen.part_certificate import Union
+from randeigen.partition import Partition, Run
+from randeigen.parts.judging import Judged
+from randeigen.parts.measuring import is_batched
+from randeigen.types import Array, Block, Index, Mask, Progress, Rows
+
+GRAM_NUMBERS = 2**18  # numbers of the Gram matrices that are judged together: they fit a core's own cache
+
+
+class PartsJudge(Protocol):
+    """Judges parts as they pass; those that it does not return keep the weights of the whole rows."""
+
+    def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
+        """(p, n, w) pieces of the usable rows, each a part, from number `first` on; `run`: its first."""
+
+
+class _Group(NamedTuple):
+    """Parts of one width side by side, averaged."""
+
+    first: int  # the number of the first part
+    judged: list[tuple[Index, Judged]]
+    answer: Any  # (p·w,)
+    error: float  # how far rounding may have moved it
+
+
+class Combining:
+    """What the parts come to, and what is known of each. `weights` are those of the usable rows."""
+
+    def __init__(
+        self, partition: Partition, usable: Mask, corrupt: int, default: Array, scale: float
+    ) -> None:
+        n = int(np.count_nonzero(usable))
+        self.partition, self.usable = partition, usable
+        self.union = Union(n, corrupt)
+        self.weights = np.tile(default, (partition.count, 1))
+        self.scales = np.full(partition.count, scale)
+        self.bounds = np.full(partition.count, math.nan)  # of parts that keep the weights of the whole rows
+        self.stops: dict[int, str] = {}
+        self.gram = np.zeros(
+            (n, n)
+        )  # inner products over the parts of a hybrid that have weights of their own
+        self._default, self._scale = default, scale
+        self._rounding: list[float] = []
+        self._to_mean: list[float] = []
+
+    def add(self, parts: Index, judged: Judged) -> None:
+        """Parts that have weights of their own."""
+        self.weights[parts], self.scales[parts] = judged.weights, judged.scales
+        widths = self.partition.widths[parts].astype(float)
+        self.bounds[parts] = self.union.add(
+            judged.weights, judged.variances, judged.influence, judged.rounding, widths, judged.scales
+        )
+        self.stops.update(zip(parts.tolist(), judged.stops, strict=True))
+        self._to_mean += judged.to_mean.tolist()
+        if judged.gram is not None:
+            self.gram += judged.gram
+
+    def add_distance(self, distance: float) -> None:
+        """How far the parts that keep the weights of the whole rows are, together, from the plain mean."""
+        self._to_mean.append(distance)
+
+    @property
+    def own(self) -> Mask:
+        """(parts,) which have weights of their own."""
+        return np.asarray(~np.isnan(self.bounds))
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding may have moved the answer."""
+        return math.hypot(*self._rounding)
+
+    @property
+    def to_mean(self) -> float:
+        """How far the answer is from the plain mean."""
+        return math.hypot(*self._to_mean)
+
+    def average(self, rows: Rows, judge: PartsJudge, size: RowSizes | None, progress: Progress | None) -> Any:
+        """One reading; the answer in the caller's form, for the mean weights `finish` gives integers."""
+        answer, pending = rows.answer(), _Pending()
+        sums: dict[int, WeightedSum] = {}
+        moved = 0.0
+        with np.errstate(all="ignore"):
+            for columns, block in rows.blocks():
+                block = as_host_array(block)
+                for run in self.partition.within(columns):
+                    start, stop = max(run.start, columns.start), min(run.stop, columns.stop)
+                    piece = block[:, start - columns.start : stop - columns.start]
+                    if is_batched(run, self.usable.size):
+                        for at, whole in pending.parts(run, start, piece):
+                            moved = math.hypot(moved, answer.write(*self._run(run, at, whole, judge)))
+                        continue
+                    if run.part not in sums:
+                        sums[run.part] = self._weighted_sum(run.part, size)
+                    moved = math.hypot(moved, answer.write(slice(start, stop), sums[run.part](piece)))
+                if progress:
+                    progress("averaging", columns.stop, rows.d)
+        self._rounding += [moved, *(each.rounding_error(0.0) for each in sums.values())]
+        return answer
+
+    def _weighted_sum(self, part: int, size: RowSizes | None) -> WeightedSum:
+        weights = np.zeros(self.usable.size)
+        weights[self.usable] = self.scales[part] * self.weights[part]
+        return WeightedSum(weights, self.usable, size)
+
+    def _run(self, run: Run, start: int, block: Block, judge: PartsJudge) -> tuple[slice, Any]:
+        """Whole parts of a run from a column on: which columns they have, and the answer."""
+        (n, width), w = block.shape, run.width
+        on_host = isinstance(block, np.ndarray)
+        most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // (n * n)) * (
+            1 if on_host else DEVICE_PIECES
+        )
+        step = max(most, 1) * w
+        first = run.part + (start - run.start) // w
+        cuts = [(first + at // w, block[:, at : at + step]) for at in range(0, width, step)]
+
+        def settle(cut: tuple[int, Block]) -> _Group:
+            pieces = cut[1].reshape(n, -1, w).swapaxes(0, 1)
+            if not self.usable.all():
+                pieces = pieces[:, np.flatnonzero(self.usable).tolist()]
+            return self._group(cut[0], pieces, judge.pieces(pieces, cut[0], run.part))
+
+        groups = parallel_map(settle, cuts) if on_host else list(map(settle, cuts))
+        for group in groups:
+            for index, judged in group.judged:
+                self.add(group.first + index, judged)
+            self._rounding.append(group.error)
+        return slice(start, start + width), joined([group.answer for group in groups])
+
+    def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]]) -> _Group:
+        p, n, width = pieces.shape
+        weights = np.tile(self._scale * self._default, (p, 1))
+        for index, each in judged:
+            weights[index] = each.scales[:, None] * each.weights
+        numbers, coefficients = as_float64(pieces), beside(weights, pieces)
+        sums = (coefficients[:, None] @ numbers)[:, 0]
+        squares = namespace(numbers).einsum("pnw,pnw->pn", numbers, numbers)
+        error = (n + 2) * UNIT_ROUNDOFF[8] * math.sqrt(float((squares * coefficients).sum()))
+        if not math.isfinite(error) or not math.isfinite(float(abs(sums).max())):
+            careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in weights]
+            parts = [each(piece) for each, piece in zip(careful, numbers, strict=True)]
+            sums, error = joined(parts).reshape(p, width), 0.0
+        return _Group(first, judged, sums.reshape(-1), error)
+
+
+class _Pending:
+    """Parts that a block cuts wait for the rest of their columns."""
+
+    def __init__(self) -> None:
+        self._kept: Any = None  # (n, b) the columns of such a part that have passed
+
+    def parts(self, run: Run, start: int, piece: Block) -> Iterator[tuple[int, Block]]:
+        """Whole parts, as (n, k·width) columns, with the column where they begin."""
+        inside = (start - run.start) % run.width
+        if inside:
+            need = run.width - inside
+            self._kept = _side_by_side(self._kept, piece[:, :need])
+            if piece.shape[1] < need:
+                return
+            yield start - inside, self._kept
+            start, piece = start + need, piece[:, need:]
+        whole = piece.shape[1] // run.width * run.width
+        if whole:
+            yield start, piece[:, :whole]
+        if whole < piece.shape[1]:
+            self._kept = _copied(piece[:, whole:])
+
+
+def _copied(block: Block) -> Block:
+    return block.copy() if isinstance(block, np.ndarray) else block.clone()
+
+
+def _side_by_side(left: Block, right: Block) -> Block:
+    return np.hstack((left, right)) if isinstance(left, np.ndarray) else namespace(left).cat((left, right), 1)

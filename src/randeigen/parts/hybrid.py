@@ -1,0 +1,145 @@
+"""Whole rows first, then the parts that stand out.
+
+Weights that are good for whole rows are good for nearly every part of them. They fail where an attack fits
+into few columns and is no longer than honest rows are: in those columns it is many times longer. So a part
+gets weights of its own where all of these hold, under the weights of the whole rows:
+
+- it has more than `STANDS_OUT` times its share of the variance of its tensor, or of all columns if it is a
+  whole tensor: of the squared distance of the median row from the mean, which no minority sets, by columns;
+- judged alone, its certificate is less than `WORTHWHILE` of what it is under the weights of the whole rows.
+
+All other parts keep the weights of the whole rows, so an attack that is spread over many parts meets the
+verdict on whole rows, whatever it is in each part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.arrays import as_float64, as_host, to_host_float64
+from randeigen.backend.batched import beside, where_true
+from randeigen.backend.random_streams import Stream
+from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
+from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
+from randeigen.partition import Partition
+from randeigen.parts.judging import Judge, Judged
+from randeigen.source import Judgement
+from randeigen.types import Array, Geometry, Index
+
+STANDS_OUT = 1.0
+WORTHWHILE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class HybridJudge:
+    """Gives parts that stand out weights of their own; the others keep those of the whole rows."""
+
+    inner: Judge  # its prior weights are the weights of the whole rows
+    deviation: float  # the root of the variance per column that a part may have
+    deviation_in_runs: dict[int, float]  # that one in a run may have, by the first part of the run
+
+    @staticmethod
+    def of(
+        judge: Judge, whole: Judgement, partition: Partition, runs: Mapping[int, GramGeometry]
+    ) -> HybridJudge:
+        """After the verdict on whole rows; `runs` are the geometries of runs whose parts pass together."""
+        w = whole.verdict.weights
+        columns = {run.part: run.stop - run.start for run in partition.runs}
+        each = {part: _allowed(geometry, w, columns[part]) for part, geometry in runs.items()}
+        return HybridJudge(replace(judge, prior=w), _allowed(whole.geometry, w, partition.d), each)
+
+    def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
+        """Those of the (p, n, w) pieces that stand out, judged."""
+        w, most = beside(self.inner.prior, pieces), self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
+        with np.errstate(all="ignore"):
+            mean = (
+                w.astype(pieces.dtype) @ pieces if isinstance(w, np.ndarray) else w.to(pieces.dtype) @ pieces
+            )
+            apart = (pieces - mean[:, None]) * (1 / most if most else 1.0)  # squares of these do not overflow
+            squares = (apart * apart).sum(2)
+            variances = as_host(squares) @ self.inner.prior  # along all directions: more than along one
+        large = np.flatnonzero(~(variances <= (1.0 if most else 0.0)))
+        if not large.size:
+            return []
+        done = []
+        for index, judged in self._large(pieces[large.tolist()], first, most):
+            done.append((large[index], judged))
+        return done
+
+    def _large(self, pieces: Any, first: int, most: float) -> list[tuple[Index, Judged]]:
+        rng = np.random.default_rng([self.inner.seed, Stream.PARTS, first])
+
+        def alone(k: int) -> GramGeometry:
+            return self.inner.measured(to_host_float64(pieces[k]), first + k)
+
+        with np.errstate(all="ignore"):
+            batch, sound = measured_batch(as_float64(pieces), rng)
+            good = where_true(sound)
+            numbers = as_host(good)
+            done = self._standing_out(batch.take(good), most, numbers, alone) if len(good) else []
+        for k in np.flatnonzero(~as_host(sound)).tolist():
+            done += self._alone(alone(k), most, k)
+        return done
+
+    def geometries(self, parts: dict[int, GramGeometry], widths: Any) -> list[tuple[Index, Judged]]:
+        """Those of the parts measured in pass 1 that stand out."""
+        done = []
+        for part, geometry in parts.items():
+            done += self._alone(geometry, self.deviation * math.sqrt(float(widths[part])), part)
+        return done
+
+    def _alone(self, geometry: GramGeometry, most: float, part: int) -> list[tuple[Index, Judged]]:
+        number = np.array([part])
+        if geometry.beyond is None and 1e-75 < geometry.unit < 1e75:
+            return self._standing_out(as_batch([geometry]), most, number, lambda _: geometry)
+        judged = self.inner.alone(geometry, part)
+        if geometry.beyond is None and np.isfinite(geometry.squared_norms_from_pivot()).all():
+            deviation = math.sqrt(geometry.top_direction(self.inner.prior).variance) * geometry.unit
+            worthwhile = self._worthwhile(judged, np.array([deviation * deviation])).all()
+            return [(number, judged)] if deviation > most and worthwhile else []
+        return [(number, judged)]
+
+    def _standing_out(
+        self, batch: GramBatch, most: float, numbers: Index, geometry_of: Callable[[int], GramGeometry]
+    ) -> list[tuple[Index, Judged]]:
+        w = beside(np.tile(self.inner.prior, (batch.p, 1)), batch.gram)
+        variances = batch.top_directions(w).variances
+        out = where_true(variances > most * most)
+        if not len(out):
+            return []
+        batch, numbers, variances = batch.take(out), numbers[as_host(out)], as_host(variances[out])
+        judged = self.inner.batch(batch)
+        if judged is None:
+            alone = [self.inner.alone(geometry_of(number), number) for number in numbers.tolist()]
+            return [
+                (numbers[[k]], each._replace(gram=_gram(batch, [k])))
+                for k, each in enumerate(alone)
+                if self._worthwhile(each, variances[[k]]).all()
+            ]
+        own = np.flatnonzero(self._worthwhile(judged, variances)).tolist()
+        some = self.inner.batch(batch.take(own)) if own else None
+        return [(numbers[own], some._replace(gram=_gram(batch, own)))] if some else []
+
+    def _worthwhile(self, judged: Judged, variances: Array) -> Any:
+        f = max(self.inner.assumed.f, 1)
+        before = bounds_of_parts(held_by_heaviest(self.inner.prior[None], f), variances)
+        after = bounds_of_parts(held_by_heaviest(judged.weights, f), judged.variances)
+        return judged.scales * after < WORTHWHILE * before
+
+
+def _allowed(geometry: Geometry, w: Array, columns: int) -> float:
+    """The deviation that `STANDS_OUT` allows a column, by the median row's distance from the mean."""
+    apart = geometry.squared_distances() @ w
+    from_mean = np.maximum(apart - w @ apart / 2, 0.0)
+    return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns) * geometry.unit
+
+
+def _gram(batch: GramBatch, index: list[int]) -> Array:
+    """(n, n) the inner products of these parts, added up."""
+    return np.asarray(as_host(batch.gram[index].sum(0)))

@@ -1,0 +1,164 @@
+"""Parts judged: many at once where the rule can, one by one where it cannot or numbers are hostile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from randeigen.backend.arrays import as_float64, as_host, to_host_float64
+from randeigen.backend.batched import beside, namespace, where_true
+from randeigen.backend.random_streams import Stream
+from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
+from randeigen.geometry.measurement import GramAccumulator
+from randeigen.part_certificate import held_by_heaviest
+from randeigen.pipeline import judge
+from randeigen.rules.base import Assumed, Rule
+from randeigen.types import Array, Index, Mask
+
+
+class Judged(NamedTuple):
+    """p parts, and what was made of them. Lengths are in the caller's units."""
+
+    weights: Array  # (p, n)
+    scales: Array  # (p,) the answer is the weighted mean times this
+    variances: Array  # (p,) under these weights, with all that the measurement may lack
+    rounding: Array  # (p,) what of that is rounding
+    influence: Callable[[Array], Array]  # see `Union.add`
+    traces: Array  # (p,) Σ wᵢ‖xᵢ − μ‖²
+    to_mean: Array  # (p,) distance of the weighted mean from the plain one
+    stops: tuple[str, ...]
+    gram: Array | None = None  # (n, n) inner products over all these parts, in a hybrid
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A rule, and what it may assume of the usable rows."""
+
+    rule: Rule
+    index: Index  # the usable rows among all
+    assumed: Assumed
+    seed: int
+    prior: Array  # (n,)
+
+    def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
+        """(p, n, w) pieces of the usable rows, each a part, numbered from `first`; and which is which."""
+        rng = np.random.default_rng([self.seed, Stream.PARTS, first])
+        if not isinstance(pieces, np.ndarray):
+            pieces = as_float64(pieces)  # a GPU's float32 products may be TF32
+        done: list[tuple[Index, Judged]] = []
+        left: Index = np.arange(len(pieces))
+        with np.errstate(all="ignore"):
+            for exact in (False, True) if pieces.dtype.itemsize == 4 else (True,):
+                if not left.size:
+                    break
+                some = pieces if left.size == len(pieces) else pieces[left]
+                batch, sound = measured_batch(as_float64(some) if exact else some, rng)
+                good = where_true(sound)
+                judged = self.batch(batch.take(good)) if len(good) else None
+                if judged:
+                    done.append((left[as_host(good)], judged))
+                    left = left[~as_host(sound)]
+        for k in left.tolist():
+            done.append(
+                (np.array([k]), self.alone(self.measured(to_host_float64(pieces[k]), first + k), first + k))
+            )
+        return done
+
+    def batch(self, batch: GramBatch) -> Judged | None:
+        """Many parts at once; None where the rule takes one after the other."""
+        prior = beside(self.prior, batch.gram)
+        batch = replace(batch, prior_weights=batch.prior_weights * prior)
+        verdict = self.rule.decide_each(batch, self.assumed.f)
+        if verdict is None:
+            return None
+        w, tops = verdict.weights, verdict.tops
+        return _judged(batch, w, tops.variances + tops.allowances, verdict.stops)
+
+    def geometries(self, parts: dict[int, GramGeometry]) -> list[tuple[Index, Judged]]:
+        """Parts that were measured in pass 1."""
+        plain = [part for part, each in parts.items() if each.beyond is None and 1e-75 < each.unit < 1e75]
+        done = []
+        if len(plain) > 1 and (judged := self.batch(as_batch([parts[part] for part in plain]))):
+            done.append((np.array(plain), judged))
+        else:
+            plain = []
+        done += [
+            (np.array([part]), self.alone(each, part)) for part, each in parts.items() if part not in plain
+        ]
+        return done
+
+    def alone(self, geometry: GramGeometry, part: int) -> Judged:
+        """One part, by the rule as it judges whole rows. Rows too large to measure have no weight in it."""
+        fit = np.isfinite(geometry.squared_norms_from_pivot())
+        if not fit.all():
+            return self._without(geometry, fit, part)
+        cloud = geometry.with_prior_weights(self.prior)
+        rng = np.random.default_rng([self.seed, Stream.RULE, part])
+        found = judge(cloud, self.rule, self.index, self.assumed, rng)
+        w, scale = found.verdict.weights[None], found.verdict.scale
+        held = float(held_by_heaviest(w, self.assumed.certified)[0])
+        assert found.bias_bound is not None
+        variance = math.inf if held >= 1 or not scale else 0.0
+        if 0 < held < 1 and scale:
+            variance = (found.bias_bound / scale) ** 2 * (1 - held) / held
+        judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
+        if cloud.beyond is not None or not math.isfinite(float(judged.traces[0])):
+            judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
+        to_mean = cloud.unit * cloud.distance_between(scale * w[0], np.full(cloud.n, 1 / cloud.n))
+        # The variance holds its rounding already; what rounding hides of the influence is added to it.
+        rounding = np.array([cloud.rounding_error(w[0]) * cloud.unit * cloud.unit])
+        return judged._replace(
+            variances=np.array([variance]),
+            scales=np.array([scale]),
+            rounding=rounding,
+            to_mean=np.array([to_mean]),
+        )
+
+    def _without(self, geometry: GramGeometry, fit: Mask, part: int) -> Judged:
+        gone, assumed = int(np.count_nonzero(~fit)), self.assumed
+        fewer = Assumed(max(assumed.f - gone, 0), max(assumed.certified - gone, 0), gone > assumed.f)
+        rows = np.flatnonzero(fit)
+        some = Judge(self.rule, self.index[rows], fewer, self.seed, self.prior[rows]).alone(
+            geometry.take(rows), part
+        )
+        weights = np.zeros((1, geometry.n))
+        weights[:, rows] = some.weights
+        # Nobody knows how far out these rows are, so what else is certain of the part is its own bound.
+        unknown = np.full((geometry.n, geometry.n), math.inf)
+        variances = np.full(1, math.inf) if gone > assumed.f else some.variances
+        return some._replace(weights=weights, variances=variances, influence=lambda factors: unknown)
+
+    def measured(self, piece: Array, part: int) -> GramGeometry:
+        accumulator = GramAccumulator(
+            piece.shape[0], int(np.random.default_rng([self.seed, part]).integers(2**63))
+        )
+        with np.errstate(all="ignore"):
+            accumulator.add(slice(0, piece.shape[1]), piece)
+            return accumulator.geometry()
+
+
+def _judged(batch: GramBatch, weights: Any, variances: Any, stops: Sequence[str]) -> Judged:
+    """What the second pass and the certificate need to know of parts with these weights."""
+    xp, p = namespace(weights), len(weights)
+    with np.errstate(all="ignore"):
+        rounding = batch.rounding_errors(weights)
+        squares = (weights * batch.squared_norms_from_pivot()).sum(1)
+        mean = (weights * (batch.gram @ weights[:, :, None])[:, :, 0]).sum(1)
+        even = xp.zeros_like(weights) + 1 / batch.n
+        to_mean = batch.distances_between(weights, even)
+        traces = xp.clip(squares - mean, 0, None)
+    return Judged(
+        weights=to_host_float64(weights),
+        scales=np.ones(p),
+        variances=to_host_float64(variances + rounding),
+        rounding=to_host_float64(rounding),
+        influence=lambda factors: to_host_float64(batch.influence(weights, beside(factors, weights))),
+        traces=to_host_float64(traces),
+        to_mean=to_host_float64(to_mean),
+        stops=tuple(stops),
+    )

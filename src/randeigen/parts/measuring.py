@@ -1,0 +1,82 @@
+"""Pass 1 over rows in parts: the Gram matrix of all columns, and of every part that is met in pieces.
+
+Parts of one width side by side, the rows of a tensor, are measured in pass 2, when they are averaged: their
+Gram matrices together may be larger than the rows. Here all of such a run share one matrix.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.arrays import as_host_array
+from randeigen.errors import BadParameter
+from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.measurement import NOT_FINITE, TOO_LARGE, GramAccumulator
+from randeigen.geometry.products import added
+from randeigen.partition import Partition, Run
+from randeigen.types import Index, Progress, Rows
+
+MIN_RUN_PARTS = 4  # parts of one width side by side that are worth measuring together
+MAX_GRAM_NUMBERS = 2**27  # numbers of all Gram matrices that are kept between the passes
+
+
+class MeasuredParts:
+    """All that is known of rows in parts after one reading."""
+
+    def __init__(self, rows: Rows, partition: Partition, seed: int, progress: Progress | None) -> None:
+        self.partition = partition
+        keys = sorted({run.part for run in partition.runs})  # of a run, its first part
+        if len(keys) * rows.n**2 > MAX_GRAM_NUMBERS:
+            raise BadParameter(
+                f"partition has {len(keys)} groups of columns, too many for {rows.n} rows; give fewer, or "
+                "equal ones side by side, as columns:NUMBER cuts them."
+            )
+        seeds = np.random.default_rng(seed).integers(2**63, size=len(keys)).tolist()
+        self._accumulators = {key: GramAccumulator(rows.n, own) for key, own in zip(keys, seeds, strict=True)}
+        with np.errstate(all="ignore"):
+            for columns, block in rows.blocks():
+                self._add(columns, as_host_array(block))
+                if progress:
+                    progress("measuring", columns.stop, rows.d)
+            self.whole = self._finish()
+        self.unusable = self._unusable | dict(rows.unusable)
+
+    def _add(self, columns: slice, block: Any) -> None:
+        for run in self.partition.within(columns):
+            here = slice(max(run.start, columns.start), min(run.stop, columns.stop))
+            some = block[:, here.start - columns.start : here.stop - columns.start]
+            self._accumulators[run.part].add(here, some)
+
+    def _finish(self) -> GramGeometry:
+        every = list(self._accumulators.values())
+        unusable = reduce(np.logical_or, (each.unusable for each in every))
+        whole = GramAccumulator(every[0].n, 0)
+        whole.total = reduce(added, (each.total for each in every))
+        whole.rng, whole.precision = every[0].rng, max(each.precision for each in every)
+        whole.underflow = sum(each.underflow for each in every)
+        for each in (whole, *every):
+            each.unusable |= unusable
+        geometry = whole.geometry()
+        large = np.flatnonzero(~np.isfinite(geometry.squared_norms()))
+        self._unusable = {int(i): TOO_LARGE for i in large} | {
+            int(i): NOT_FINITE for i in np.flatnonzero(unusable)
+        }
+        return geometry
+
+    def geometries(self, index: Index, *, batched: bool) -> dict[int, GramGeometry]:
+        """Of these rows: the geometry of each run whose parts are measured in pass 2, or of other parts."""
+        runs = {run.part for run in self.partition.runs if is_batched(run, self.whole.n)}
+        with np.errstate(all="ignore"):
+            return {
+                key: each.geometry().take(index)
+                for key, each in self._accumulators.items()
+                if (key in runs) == batched
+            }
+
+
+def is_batched(run: Run, n: int) -> bool:
+    """Whether its parts are measured together, in pass 2."""
+    return run.times >= MIN_RUN_PARTS and n >= 3

@@ -1,0 +1,224 @@
+"""Measure, judge part by part, certify the union, combine."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.chunking import single_threaded_blas
+from randeigen.backend.random_streams import Stream
+from randeigen.combine import RowSizes
+from randeigen.errors import BadParameter, BadRows
+from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.gram_batch import as_batch
+from randeigen.geometry.measurement import MAX_EXACT_ROWS
+from randeigen.part_certificate import held_by_heaviest
+from randeigen.partition import Partition
+from randeigen.parts.combining import Combining
+from randeigen.parts.hybrid import HybridJudge
+from randeigen.parts.judging import Judge
+from randeigen.parts.measuring import MeasuredParts
+from randeigen.pipeline import checked_seed, judge
+from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
+from randeigen.rules.base import MAX_ROWS_NAMED, Rule, assume, check_on_excess
+from randeigen.source import Judgement
+from randeigen.types import Aggregate, Array, Index, Mask, OnExcess, Progress, Rows, Stop, Verdict
+
+MAX_PARTS_NAMED = 8  # in a note
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What was made of each part of the columns.
+
+    Attributes:
+        partition: Which columns and which name each part has.
+        weights: (parts, n) the weights of the rows in each part; each line sums to 1.
+        bounds: (parts,) `bias_bound` of each part on its own; inf or NaN where it is not known, which is
+            so of the parts of a hybrid that keep the weights of the whole rows.
+        own: (parts,) whether a part has weights of its own; all have, but in a hybrid.
+        stops: Why the rule ended, by the number of the part, of those that have weights of their own.
+    """
+
+    partition: Partition
+    weights: Array
+    bounds: Array
+    own: Mask
+    stops: dict[int, str]
+
+    def __len__(self) -> int:
+        return self.partition.count
+
+    def name(self, part: int) -> str:
+        """What the part is called: `embedding.weight[7]`."""
+        return self.partition.name(part)
+
+
+def run(
+    rows: Rows,
+    rule: Rule,
+    partition: Partition,
+    *,
+    seed: int | None = None,
+    on_excess: OnExcess = "raise",
+    row_weights: Any = None,
+    cap: float = MAX_CLAIM_RATIO,
+    progress: Progress | None = None,
+) -> Aggregate:
+    """Aggregate `rows` by `rule` in each part, and certify the whole. Reads them twice."""
+    check_on_excess(on_excess)
+    _check(rows, rule)
+    f = rule.assumed_corrupt(rows.n)
+    stated = max(f, rule.stated_corrupt(rows.n))
+    claims = None if row_weights is None else read_claims(row_weights, cap, rows.n)
+    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
+    measured = MeasuredParts(rows, partition, seed, progress)
+    unusable = dict(sorted(measured.unusable.items()))
+    assumed = assume(f, rows.n, unusable, on_excess, stated)
+    usable = np.ones(rows.n, dtype=bool)
+    usable[list(unusable)] = False
+    index = np.flatnonzero(usable)
+    prior, notes = np.ones(index.size), assumed.notes
+    if claims is not None:
+        prior, on_claims = prior_weights_of(claims[index], cap, assumed.f)
+        notes = (*notes, *on_claims)
+    cloud = measured.whole.take(index).with_prior_weights(prior)
+    one = Judge(rule, index, assumed, seed, prior)
+    with single_threaded_blas(index.size):
+        whole = None
+        if partition.hybrid:
+            rng = np.random.default_rng([seed, Stream.RULE])
+            whole = judge(cloud, rule, index, assumed, rng)
+            runs = measured.geometries(index, batched=True)
+            hybrid = HybridJudge.of(one, whole, partition, runs)
+            judged = hybrid.geometries(measured.geometries(index, batched=False), partition.widths)
+        else:
+            judged = one.geometries(measured.geometries(index, batched=False))
+    default = prior / prior.sum() if whole is None else whole.verdict.weights
+    combining = Combining(
+        partition, usable, assumed.certified, default, 1.0 if whole is None else whole.verdict.scale
+    )
+    for part, each in judged:
+        combining.add(part, each)
+    answer = combining.average(rows, hybrid if whole else one, RowSizes.of(cloud, default), progress)
+    if whole is not None:
+        _add_the_rest(combining, cloud, whole)
+    mean_weights = np.zeros(rows.n)
+    mean_weights[usable] = combining.union.weights
+    mean = answer.finish(mean_weights)
+    if changed := list(rows.changed()):
+        raise BadRows(
+            f"rows {changed[:MAX_ROWS_NAMED]} changed on disk while they were read; aggregate them again."
+        )
+    own = combining.own
+    notes = (*notes, *_notes(partition, combining, index, default))
+    verdict = (
+        Verdict(mean_weights, Stop.PARTS, notes=notes) if whole is None else _of_whole(whole, usable, notes)
+    )
+    half = assumed.certified > 0 and 2 * assumed.certified >= index.size
+    bound = math.inf if half else combining.union.bound()
+    return Aggregate(
+        mean,
+        mean_weights,
+        bound + combining.rounding if assumed.certified else 0.0,
+        replace(verdict, weights=mean_weights),
+        seed,
+        stated,
+        unusable,
+        math.hypot(combining.to_mean, combining.rounding),
+        is_weighted_mean=False,
+        parts=Parts(partition, _on_all(combining.weights, usable), combining.bounds, own, combining.stops),
+    )
+
+
+def _check(rows: Rows, rule: Rule) -> None:
+    if not rule.weighs_rows():
+        raise BadParameter(
+            f"{type(rule).__name__} makes its answer column by column, so parts would not change it; leave "
+            "partition out, or give a rule that weighs rows, such as RandEigen."
+        )
+    if rows.n > MAX_EXACT_ROWS:
+        raise BadParameter(
+            f"partition needs an exact Gram matrix of each part, which is made up to {MAX_EXACT_ROWS:,} "
+            f"rows, found {rows.n:,}; aggregate whole rows, or groups of them."
+        )
+
+
+def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -> None:
+    """The columns that keep the weights of the whole rows are one part: the whole's matrix less the others."""
+    w, scale, own = whole.verdict.weights, whole.verdict.scale, combining.own
+    columns = float(combining.partition.widths[~own].sum())
+    if not columns:
+        return
+    batch = as_batch([cloud])
+    rounding = 2 * float(batch.rounding_errors(w[None])[0])  # that of the whole, and of what is subtracted
+    batch = replace(batch, gram=batch.gram - combining.gram)
+    covariances, _ = batch.covariances(w[None])
+    top, known = math.inf, bool(np.isfinite(covariances).all()) and cloud.beyond is None
+    if known:
+        top = max(float(np.linalg.eigvalsh(covariances[0])[-1]), 0.0) + rounding
+        even = np.full((1, cloud.n), 1 / cloud.n)
+        combining.add_distance(float(batch.distances_between(scale * w[None], even)[0]))
+    held = float(held_by_heaviest(w[None], whole.certified)[0])
+    if 0 < held < 1 and scale and whole.bias_bound is not None:  # no part of the columns varies more than all
+        top = min(top, (whole.bias_bound / scale) ** 2 * (1 - held) / held)
+
+    def influence(factors: Array) -> Array:
+        return batch.influence(w[None], factors) if known else np.full_like(covariances[0], math.inf)
+
+    combining.union.add(
+        w[None], np.array([top]), influence, np.array([rounding]), np.array([columns]), np.array([scale])
+    )
+
+
+def _notes(partition: Partition, combining: Combining, index: Index, default: Array) -> tuple[str, ...]:
+    """What a reader should know of the parts: how many, which stood out, which rows were left out of few."""
+    own = np.flatnonzero(combining.own)
+    if partition.hybrid:
+        if not own.size:
+            return (f"none of {partition.count:,} parts stood out: all have the weights of the whole rows",)
+        ordered = own[np.argsort(-combining.bounds[own], kind="stable")]
+        shown = [
+            f"{partition.name(part)} (without rows {_named(index[_cut(combining.weights[part], default)])})"
+            for part in ordered[:MAX_PARTS_NAMED].tolist()
+        ]
+        more = f" and {own.size - MAX_PARTS_NAMED:,} more" if own.size > MAX_PARTS_NAMED else ""
+        count = f"{own.size:,} of {partition.count:,} parts stood out and have weights of their own"
+        return (f"{count}: {', '.join(shown)}{more}",)
+    return (
+        f"judged in {partition.count:,} parts, each with weights of its own; the weights here are their mean "
+        "over all columns",
+    )
+
+
+def _cut(weights: Array, default: Array) -> Any:
+    return (weights < 0.01 * default) & (default > 0)
+
+
+def _named(rows: Index) -> str:
+    more = f" and {rows.size - MAX_ROWS_NAMED} more" if rows.size > MAX_ROWS_NAMED else ""
+    return (", ".join(map(str, rows[:MAX_ROWS_NAMED].tolist())) or "none") + more
+
+
+def _on_all(weights: Array, usable: Mask) -> Array:
+    out = np.zeros((weights.shape[0], usable.size))
+    out[:, usable] = weights
+    return out
+
+
+def _of_whole(whole: Judgement, usable: Mask, notes: tuple[str, ...]) -> Verdict:
+    """The verdict on whole rows, without what it says of single rows."""
+    verdict = whole.verdict
+    return Verdict(
+        _on_all(verdict.weights[None], usable)[0],
+        verdict.stop,
+        scale=verdict.scale,
+        spreads=verdict.spreads,
+        bounds=verdict.bounds,
+        answer_round=verdict.answer_round,
+        notes=(*notes, *whole.notes, *verdict.notes),
+    )
