@@ -126,7 +126,7 @@ def check_exact(geometry: str) -> None:
     """Parts are measured exactly."""
     if geometry not in ("auto", "gram"):
         raise BadParameter(
-            f"geometry={geometry!r} with partition, but parts are measured exactly; leave it out, or give gram."
+            f"geometry={geometry!r} with partition: parts are measured exactly; leave it out, or give gram."
         )
 
 

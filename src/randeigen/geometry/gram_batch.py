@@ -151,11 +151,11 @@ def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Fl
 def as_batch(geometries: Sequence[GramGeometry]) -> GramBatch:
     """Exact geometries of the same rows, each in the caller's units, as one batch."""
     return GramBatch(
-        np.stack([each.gram[:-1, :-1] * each.unit * each.unit for each in geometries]),
+        np.stack([each.gram[:-1, :-1] * each.scale * each.scale for each in geometries]),
         np.stack([each.prior_weights for each in geometries]),
         geometries[0].start.T,
         max(each.precision for each in geometries),
-        max(each.floor * each.unit * each.unit for each in geometries),
+        max(each.floor * each.scale * each.scale for each in geometries),
     )
 
 

@@ -96,11 +96,11 @@ class HybridJudge:
 
     def _alone(self, geometry: GramGeometry, most: float, part: int) -> list[tuple[Index, Judged]]:
         number = np.array([part])
-        if geometry.beyond is None and 1e-75 < geometry.unit < 1e75:
+        if geometry.beyond is None and 1e-75 < geometry.scale < 1e75:
             return self._standing_out(as_batch([geometry]), most, number, lambda _: geometry)
         judged = self.inner.alone(geometry, part)
         if geometry.beyond is None and np.isfinite(geometry.squared_norms_from_pivot()).all():
-            deviation = math.sqrt(geometry.top_direction(self.inner.prior).variance) * geometry.unit
+            deviation = math.sqrt(geometry.top_direction(self.inner.prior).variance) * geometry.scale
             worthwhile = self._worthwhile(judged, np.array([deviation * deviation])).all()
             return [(number, judged)] if deviation > most and worthwhile else []
         return [(number, judged)]
@@ -137,7 +137,7 @@ def _allowed(geometry: Geometry, w: Array, columns: int) -> float:
     """The deviation that `STANDS_OUT` allows a column, by the median row's distance from the mean."""
     apart = geometry.squared_distances() @ w
     from_mean = np.maximum(apart - w @ apart / 2, 0.0)
-    return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns) * geometry.unit
+    return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns) * geometry.scale
 
 
 def _gram(batch: GramBatch, index: list[int]) -> Array:

@@ -81,7 +81,7 @@ class Judge:
 
     def geometries(self, parts: dict[int, GramGeometry]) -> list[tuple[Index, Judged]]:
         """Parts that were measured in pass 1."""
-        plain = [part for part, each in parts.items() if each.beyond is None and 1e-75 < each.unit < 1e75]
+        plain = [part for part, each in parts.items() if each.beyond is None and 1e-75 < each.scale < 1e75]
         done = []
         if len(plain) > 1 and (judged := self.batch(as_batch([parts[part] for part in plain]))):
             done.append((np.array(plain), judged))
@@ -109,9 +109,9 @@ class Judge:
         judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
         if cloud.beyond is not None or not math.isfinite(float(judged.traces[0])):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
-        to_mean = cloud.unit * cloud.distance_between(scale * w[0], np.full(cloud.n, 1 / cloud.n))
+        to_mean = cloud.scale * cloud.distance_between(scale * w[0], np.full(cloud.n, 1 / cloud.n))
         # The variance holds its rounding already; what rounding hides of the influence is added to it.
-        rounding = np.array([cloud.rounding_error(w[0]) * cloud.unit * cloud.unit])
+        rounding = np.array([cloud.rounding_error(w[0]) * cloud.scale * cloud.scale])
         return judged._replace(
             variances=np.array([variance]),
             scales=np.array([scale]),

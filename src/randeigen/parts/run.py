@@ -149,7 +149,7 @@ def _check(rows: Rows, rule: Rule) -> None:
 
 
 def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -> None:
-    """The columns that keep the weights of the whole rows are one part: the whole's matrix less the others."""
+    """The columns that keep the weights of the whole rows are one part: what the others left."""
     w, scale, own = whole.verdict.weights, whole.verdict.scale, combining.own
     columns = float(combining.partition.widths[~own].sum())
     if not columns:
