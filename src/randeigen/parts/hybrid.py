@@ -99,7 +99,7 @@ class HybridJudge:
         if geometry.beyond is None and 1e-75 < geometry.scale < 1e75:
             return self._standing_out(as_batch([geometry]), most, number, lambda _: geometry)
         judged = self.inner.alone(geometry, part)
-        if geometry.beyond is None and np.isfinite(geometry.squared_norms_from_pivot()).all():
+        if geometry.beyond is None:
             deviation = math.sqrt(geometry.top_direction(self.inner.prior).variance) * geometry.scale
             worthwhile = self._worthwhile(judged, np.array([deviation * deviation])).all()
             return [(number, judged)] if deviation > most and worthwhile else []

@@ -18,7 +18,7 @@ from randeigen.geometry.measurement import GramAccumulator
 from randeigen.part_certificate import held_by_heaviest
 from randeigen.pipeline import judge
 from randeigen.rules.base import Assumed, Rule
-from randeigen.types import Array, Index, Mask
+from randeigen.types import Array, Index
 
 
 class Judged(NamedTuple):
@@ -93,10 +93,7 @@ class Judge:
         return done
 
     def alone(self, geometry: GramGeometry, part: int) -> Judged:
-        """One part, by the rule as it judges whole rows. Rows too large to measure have no weight in it."""
-        fit = np.isfinite(geometry.squared_norms_from_pivot())
-        if not fit.all():
-            return self._without(geometry, fit, part)
+        """One part, by the rule as it judges whole rows."""
         cloud = geometry.with_prior_weights(self.prior)
         rng = np.random.default_rng([self.seed, Stream.RULE, part])
         found = judge(cloud, self.rule, self.index, self.assumed, rng)
@@ -118,20 +115,6 @@ class Judge:
             rounding=rounding,
             to_mean=np.array([to_mean]),
         )
-
-    def _without(self, geometry: GramGeometry, fit: Mask, part: int) -> Judged:
-        gone, assumed = int(np.count_nonzero(~fit)), self.assumed
-        fewer = Assumed(max(assumed.f - gone, 0), max(assumed.certified - gone, 0), gone > assumed.f)
-        rows = np.flatnonzero(fit)
-        some = Judge(self.rule, self.index[rows], fewer, self.seed, self.prior[rows]).alone(
-            geometry.take(rows), part
-        )
-        weights = np.zeros((1, geometry.n))
-        weights[:, rows] = some.weights
-        # Nobody knows how far out these rows are, so what else is certain of the part is its own bound.
-        unknown = np.full((geometry.n, geometry.n), math.inf)
-        variances = np.full(1, math.inf) if gone > assumed.f else some.variances
-        return some._replace(weights=weights, variances=variances, influence=lambda factors: unknown)
 
     def measured(self, piece: Array, part: int) -> GramGeometry:
         accumulator = GramAccumulator(

@@ -14,7 +14,7 @@ import numpy as np
 from randeigen.backend.arrays import as_host_array
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.measurement import NOT_FINITE, TOO_LARGE, GramAccumulator
+from randeigen.geometry.measurement import NOT_FINITE, GramAccumulator
 from randeigen.geometry.products import added
 from randeigen.partition import Partition, Run
 from randeigen.types import Index, Progress, Rows
@@ -59,12 +59,8 @@ class MeasuredParts:
         whole.underflow = sum(each.underflow for each in every)
         for each in (whole, *every):
             each.unusable |= unusable
-        geometry = whole.geometry()
-        large = np.flatnonzero(~np.isfinite(geometry.squared_norms()))
-        self._unusable = {int(i): TOO_LARGE for i in large} | {
-            int(i): NOT_FINITE for i in np.flatnonzero(unusable)
-        }
-        return geometry
+        self._unusable = {int(i): NOT_FINITE for i in np.flatnonzero(unusable)}
+        return whole.geometry()
 
     def geometries(self, index: Index, *, batched: bool) -> dict[int, GramGeometry]:
         """Of these rows: the geometry of each run whose parts are measured in pass 2, or of other parts."""
