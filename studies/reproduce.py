@@ -2,6 +2,7 @@
 
     python -m studies.reproduce --device cuda --minutes 4 --workers 12 --out sitting.json
     python -m studies.reproduce --unpack sitting.json --into results/paper
+    python -m studies.reproduce --redraw                # the tables of docs/reproduction.md, from results/
 
 Needs torch and numpy alone. Every finished cell is in the file at once; a cell that the time cut short is
 kept with the rounds it had. `--unpack` puts one record for each cell and seed where `randeigen reproduce`
@@ -22,8 +23,13 @@ from typing import Any
 from randeigen.lab.paper.cells import IMAGES, chosen
 from randeigen.lab.paper.planes import planes
 from randeigen.lab.paper.record_text import short, write_record
+from randeigen.lab.paper.report import markdown_parts
 from randeigen.lab.paper.training import Job, run_job
 from randeigen.rows.write import replacing
+from studies.documents import redraw
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RESULTS = ROOT / "docs" / "reproduction.md", ROOT / "results"
 
 
 def plan(passes: Sequence[str]) -> list[Job]:
@@ -86,9 +92,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the cells in order and end")
     parser.add_argument("--out", type=Path, default=Path("sitting.json"))
     parser.add_argument("--planes", action="store_true", help="first the updates behind Figures 1 and 5c")
+    parser.add_argument("--redraw", action="store_true", help="put the tables of results/ into the docs")
     parser.add_argument("--unpack", type=Path)
     parser.add_argument("--into", type=Path, default=Path("results/paper"))
     options = parser.parse_args(words)
+    if options.redraw:
+        redraw(PAGE, markdown_parts(RESULTS))
+        return 0
     if options.unpack:
         return unpack(options.unpack, options.into)
     jobs = plan(options.passes)

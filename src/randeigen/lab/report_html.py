@@ -16,7 +16,9 @@ td.good { background: color-mix(in srgb, #009e73 22%, var(--paper)) }
 td.bad { background: color-mix(in srgb, #d55e00 26%, var(--paper)) }
 td.near { background: color-mix(in srgb, #e69f00 18%, var(--paper)) }
 td.none { color: var(--soft) }
-td small, th small { color: var(--soft); font-weight: 400 } td small { display: block; line-height: 1.25 }
+body { max-width: 78rem }
+td small { color: var(--soft); display: block; line-height: 1.25; font-size: .78rem }
+td.words { white-space: normal; min-width: 11rem; text-align: left }
 td a { color: inherit; text-decoration-color: var(--soft) }
 .charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)) }
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0 }
@@ -25,6 +27,9 @@ h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem } a { color: #0072b2 }
 @media (prefers-color-scheme: dark) { a { color: #7cc4f0 } }
 .notes li { max-width: 46rem; color: var(--soft) }
 """
+
+
+LONG = 24  # characters: longer text is set as words, left and over several lines
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,12 @@ def _left(i: int) -> str:
 
 def _cell(i: int, cell: TableCell | str) -> str:
     if isinstance(cell, str):
-        return f"<td{_left(i)}>{escape(cell)}</td>"
+        kind = ' class="words"' if i and not cell[:1].isdigit() and len(cell) > LONG else _left(i)
+        return f"<td{kind}>{escape(cell)}</td>"
     inside = escape(cell.text)
     if cell.link:
         inside = f'<a href="{escape(cell.link)}">{inside}</a>'
-    below = f"<small>{escape(cell.below)}</small>" if cell.below else ""
+    below = "".join(f"<small>{escape(line)}</small>" for line in cell.below.split("; ") if line)
     mood = f' class="{cell.mood}"' if cell.mood else ""
     hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
     return f"<td{mood}{hint}>{inside}{below}</td>"

@@ -1,8 +1,9 @@
-"""`randeigen report`: a page about a federated run."""
+"""`randeigen report`: a page about a federated run, or about a folder of the paper's records."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,12 @@ from randeigen.rows.write import replacing
 
 
 def report(
-    record: Annotated[str, typer.Argument(metavar="RUN.jsonl", help="What robust(..., record=FILE) wrote.")],
+    record: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN.jsonl|DIR", help="What robust(..., record=FILE) wrote; or records of `reproduce`."
+        ),
+    ],
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where the page goes, .html; without it, sentences.")
     ] = None,
@@ -31,17 +37,24 @@ def report(
     The page has clients and rounds as a map of weights, certificate and metrics over rounds, and a table of
     who was excluded most. It is one file that needs no network. It can be made while the run goes on.
 
+    Of a folder, such as results/: every table and figure of the paper as reported and as measured, each
+    number with a link to its record and the command that made it.
+
     \b
     Examples:
       randeigen report run.jsonl --out page.html
       randeigen report run.jsonl --run 2 --out page.html --force
       randeigen report run.jsonl --json | jq '.clients[0]'
+      randeigen report results/ --out report.html
 
     \b
     Exit codes:
       0 done, 2 a mistake in the call or not a record, 130 interrupted
     """
     with exit_on_error():
+        if Path(record).is_dir():
+            _report_on_paper(Path(record), out, run, as_json, force)
+            return
         if out is not None:
             check_output("--out", out, [record], [".html"], force)
         runs = {each.number: each for each in read_runs(record)}
@@ -67,3 +80,19 @@ def report(
             print_line(sentence)
         if out is not None:
             print_line(f"Page written to {out}.")
+
+
+def _report_on_paper(folder: Path, out: str | None, run: int | None, as_json: bool, force: bool) -> None:
+    """The page about the paper's experiments; without --out what it comes to, in sentences."""
+    from randeigen.lab.paper.collect import Records
+    from randeigen.lab.paper.report import sentences, write_report
+
+    if run is not None or as_json:
+        raise UsageError(f"{folder} is a folder of records; --run and --json are for a run's RUN.jsonl.")
+    if out is not None:
+        check_output("--out", out, [], [".html"], force)
+        write_report(folder, Path(out))
+    for sentence in sentences(Records(folder)):
+        print_line(sentence)
+    if out is not None:
+        print_line(f"Page written to {out}.")

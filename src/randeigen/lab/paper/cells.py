@@ -100,7 +100,7 @@ class Experiment:
     name: str
     title: str
     cells: tuple[Cell, ...]
-    needs: str = ""  # why its cells cannot run yet; empty where they can
+    needs: str = ""  # what else runs its cells; empty where `randeigen reproduce` does
 
 
 def _grid(
@@ -123,6 +123,7 @@ def _by_eps(
 
 
 _FEDERATED = tuple(RULES)
+SST2_STUDY = "its cells are run by `python -m studies.language` and read from results/language.json"
 EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
     for each in (
@@ -138,7 +139,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "table:sst2",
             "Table 5: SST-2",
             _grid("table:sst2", ("sst2",), ("none", "ep", "hidra"), _FEDERATED),
-            needs="the language task, BERT on SST-2, is not part of these cells yet",
+            needs=SST2_STUDY,
         ),
         Experiment(
             "table:centralized",
@@ -167,7 +168,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "figure:4",
             "Figure 4: accuracy over the rounds, SST-2",
             _by_eps("figure:4", ("sst2",), ("ep", "hidra"), EPS_GRID),
-            needs="the language task, BERT on SST-2, is not part of these cells yet",
+            needs=SST2_STUDY,
         ),
         Experiment(
             "table:small",

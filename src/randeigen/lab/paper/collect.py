@@ -1,0 +1,130 @@
+"""What the records measured, cell by cell, beside the unattacked model of the same seed and as many "
+"rounds."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from randeigen.errors import BadFile
+from randeigen.lab.paper.cells import NONE_DBA, Cell, experiment
+from randeigen.lab.paper.other_studies import Key, Run, other_runs
+from randeigen.lab.record_files import described
+from randeigen.lab.tidy import Interval, interval
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell over its seeds: the runs with the most rounds, and what they are compared with. In percent."""
+
+    cell: Cell
+    runs: tuple[Run, ...]
+    accuracy: Interval
+    asr: Interval | None
+    seconds: float  # of one aggregation, the median
+    clean: float | None  # the unattacked mean after as many rounds, over the same seeds
+    clean_asr: float | None  # the attack's success on it
+    kept: float | None  # clients with a weight, the median over rounds
+
+    @property
+    def rounds(self) -> int:
+        return self.runs[0].rounds
+
+
+class Records:
+    """All records below a folder of results."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise BadFile(f"there is no folder {folder}; give one that `randeigen reproduce` wrote to.")
+        self.folder = folder
+        self.paper = folder / "paper" if (folder / "paper").is_dir() else folder
+
+    def runs(self, cell: Cell) -> tuple[Run, ...]:
+        """The longest record of each seed."""
+        words = described([cell.dataset, cell.attack, cell.rule, f"eps{cell.eps}"])
+        found: dict[int, Run] = {}
+        pattern = re.compile(rf"{re.escape(words)}-(?:rounds\d+|trained)-seed(\d+)\.json")
+        folder = self.paper / cell.experiment.replace(":", "-")
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            if match := pattern.fullmatch(path.name):
+                run = _read(path, int(match[1]))
+                if run and (run.seed not in found or run.rounds > found[run.seed].rounds):
+                    found[run.seed] = run
+        if not found and cell.experiment in ("table:images", "table:dfba", "table:sst2", "figure:4"):
+            found = {run.seed: run for run in self._other.get(_key(cell), ())}
+        return tuple(found[seed] for seed in sorted(found))
+
+    def measured(self, cell: Cell) -> Measured | None:
+        """The cell's numbers; None where it was not run."""
+        runs = self.runs(cell)
+        if not runs:
+            return None
+        most = max(run.rounds for run in runs)
+        runs = tuple(run for run in runs if run.rounds == most)
+        rates = [run.history[-1]["asr"] for run in runs]
+        bases = [self._clean(cell, run) for run in runs]
+        clean = [base[0] for base in bases if base]
+        success = [base[1] for base in bases if base and base[1] is not None]
+        kept = [one["kept"] for run in runs for one in run.history if one.get("kept") is not None]
+        return Measured(
+            cell,
+            runs,
+            interval([100 * run.history[-1]["accuracy"] for run in runs]),
+            None if None in rates else interval([100 * rate for rate in rates]),
+            statistics.median(one["seconds"] for run in runs for one in run.history),
+            statistics.fmean(clean) if len(clean) == len(runs) else None,
+            statistics.fmean(success) if len(success) == len(runs) else None,
+            statistics.median(kept) if kept else None,
+        )
+
+    def _clean(self, cell: Cell, run: Run) -> tuple[float, float | None] | None:
+        """Accuracy of the unattacked mean after as many rounds, and the attack's last success rate on it."""
+        own_model = cell.attack == "dba" and cell.dataset != "digits"
+        base = "table:images" if cell.experiment in ("table:dfba", "figure:3") else cell.experiment
+        base = "table:small" if cell.experiment == "figure:3-small" else base
+        name = NONE_DBA if own_model else "none"
+        same = replace(cell, experiment=base, attack=name, eps="0", rule="none")
+        if same not in experiment(base).cells:
+            return None
+        both = (*self.runs(same), *self._other.get(_key(same), ()))
+        for other in both:
+            if other.seed == run.seed and other.rounds >= run.rounds:
+                history = other.history[: run.rounds]
+                key = f"unattacked {cell.attack}"
+                rates = [one["more"][key] for one in history if key in one.get("more", {})]
+                return 100 * history[-1]["accuracy"], 100 * rates[-1] if rates else None
+        return None
+
+    @cached_property
+    def _other(self) -> dict[Key, tuple[Run, ...]]:
+        return other_runs(self.folder)
+
+    def record(self, path: Path) -> dict[str, Any] | None:
+        """A record of a measurement; None where there is none."""
+        return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _key(cell: Cell) -> Key:
+    eps = "0.2" if cell.experiment == "figure:4" and cell.eps == "0.20" else cell.eps
+    return cell.dataset, cell.attack, eps, cell.rule
+
+
+def _read(path: Path, seed: int) -> Run | None:
+    try:
+        content = json.loads(path.read_text())
+        return Run(seed, content["history"], content.get("made", {}), path) if content["history"] else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{path} is not the record of a cell ({error}); delete it.") from error
+
+
+def share_run(records: Records, cells: Iterable[Cell]) -> tuple[int, int]:
+    """How many of these cells have a record, and how many there are."""
+    every = list(cells)
+    return sum(bool(records.runs(cell)) for cell in every), len(every)

@@ -1,0 +1,269 @@
+"""The paper's tables with our numbers beside its own, as grids that a page or a document can show."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from randeigen.lab.paper.cells import DEFENCES, EXPERIMENTS, RULES, Cell, chosen
+from randeigen.lab.paper.collect import Measured, Records
+from randeigen.lab.paper.growth import slope
+from randeigen.lab.paper.measurements import Measurement
+from randeigen.lab.paper.other_studies import IMAGES
+from randeigen.lab.paper.reported_numbers import Reported, rows, table
+from randeigen.lab.report_html import TableCell
+from randeigen.lab.sweep_page import shown
+
+TOLERANCE = 1.0  # points by which the default may fall short of what the paper reports, against unattacked
+ASR_TOLERANCE = 3.0  # points above the success on an unattacked model
+NEAR = 5.0  # points within which a baseline agrees with the paper
+NOT_RUN = TableCell("not run", mood="none")
+NAMES = {
+    "table:images": "images",
+    "table:dfba": "dfba",
+    "table:centralized": "centralized",
+    "table:sst2": "sst2",
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: its title, its columns and its lines."""
+
+    title: str
+    titles: Sequence[str]
+    lines: Sequence[Sequence[TableCell | str]]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What was measured of a cell beside what was reported, relative to the unattacked mean of either."""
+
+    measured: Measured
+    reported: Reported | None
+    reported_asr: Reported | None
+    reported_clean: Reported | None
+
+    @property
+    def difference(self) -> float | None:
+        """(measured − our unattacked mean) − (reported − the paper's unattacked mean), in points."""
+        if self.reported is None or self.reported_clean is None or self.measured.clean is None:
+            return None
+        ours = self.measured.accuracy.mean - self.measured.clean
+        return ours - (self.reported.value - self.reported_clean.value)
+
+    @property
+    def succeeds(self) -> bool | None:
+        """Whether the attack's success is above what the paper reports, and above a clean model's by 3 "
+        "points."""
+        asr, limits = self.measured.asr, []
+        if self.reported_asr is not None:
+            limits.append(self.reported_asr.value)
+        if self.measured.clean_asr is not None:
+            limits.append(self.measured.clean_asr + ASR_TOLERANCE)
+        return None if asr is None or not limits else asr.mean > max(limits)
+
+    @property
+    def claim(self) -> bool | None:
+        """Of a defence: no more than a point short of the paper, and the attack does not succeed."""
+        if self.difference is None:
+            return None
+        return self.difference >= -TOLERANCE and not self.succeeds
+
+
+def beside(records: Records, cell: Cell) -> Beside | None:
+    """The cell beside the paper; Algorithm 3 as printed is held against what the paper reports for it."""
+    found = records.measured(cell)
+    if found is None:
+        return None
+    return Beside(found, *_reported(cell))
+
+
+def _reported(cell: Cell) -> tuple[Reported | None, Reported | None, Reported | None]:
+    if cell.experiment not in NAMES:
+        return None, None, None
+    numbers = table(NAMES[cell.experiment])
+    rule = {"published": "randeigen", "filtering-adaptive": "filtering"}.get(cell.rule, cell.rule)
+    rule = rule.removeprefix("fine-tuning, ")
+    rule = "randeigen" if rule == "suspects" else rule
+    key = cell.dataset, cell.attack, cell.eps, rule
+    base = table("images") if cell.experiment == "table:dfba" else numbers
+    return (
+        numbers.get((*key, "acc")),
+        numbers.get((*key, "asr")),
+        base.get((cell.dataset, "none", "0", "none", "acc")),
+    )
+
+
+def cell_text(one: Beside | None, rounds: int, here: Path) -> TableCell:
+    """A cell as tables show it; it links to its record as seen from the folder `here`."""
+    if one is None:
+        return NOT_RUN
+    found = one.measured
+    text = shown(found.accuracy) + (f" / {shown(found.asr)}" if found.asr else "")
+    below = []
+    if one.reported is not None:
+        below.append(
+            f"paper {one.reported.text}" + (f" / {one.reported_asr.text}" if one.reported_asr else "")
+        )
+    if found.clean is not None and found.cell.attack != "none":
+        rate = "" if found.clean_asr is None or found.asr is None else f" / {found.clean_asr:.1f}"
+        below.append(f"unattacked {found.clean:.1f}{rate}")
+    if found.rounds < rounds:
+        below.append(f"{found.rounds} rounds")
+    run = found.runs[0]
+    if run.path.name == IMAGES:
+        below.append("earlier study")
+    seeds = ", ".join(str(each.seed) for each in found.runs)
+    hint = f"{run.made.get('command', '')}; commit {run.made.get('commit', 'unknown')}; seeds {seeds}"
+    link = os.path.relpath(run.path, here)
+    return TableCell(text, "; ".join(below), _mood(one), link, hint)
+
+
+def _mood(one: Beside) -> str:
+    if one.difference is None:
+        return ""
+    if one.measured.cell.rule in ("randeigen", "published", "suspects", "fine-tuning, randeigen"):
+        return "good" if one.claim else "bad" if one.difference < -NEAR or one.succeeds else "near"
+    return "" if abs(one.difference) <= NEAR else "near"
+
+
+def federated_tables(records: Records, name: str, here: Path) -> list[Grid]:
+    """Table 4 and its like: a grid for each data set, attacks down, rules across."""
+    cells = [cell for cell in EXPERIMENTS[name].cells if cell.attack != "none-dba"]
+    rounds = max((cell.config(0).rounds for cell in cells if cell.dataset != "sst2"), default=20)
+    grids = []
+    for dataset in dict.fromkeys(cell.dataset for cell in cells):
+        of = [cell for cell in cells if cell.dataset == dataset]
+        columns = [rule for rule in RULES if any(cell.rule == rule for cell in of)]
+        lines: list[list[TableCell | str]] = []
+        for attack, eps in dict.fromkeys((cell.attack, cell.eps) for cell in of):
+            label = attack if name != "table:dfba" else f"{attack}, eps {eps}"
+            line = [
+                cell_text(beside(records, Cell(name, dataset, attack, eps, rule)), rounds, here)
+                for rule in columns
+            ]
+            lines.append([label, *line])
+        grids.append(Grid(dataset, ["attack", *columns], lines))
+    return grids
+
+
+def centralized_table(records: Records, here: Path) -> Grid:
+    """Table 6: attacks down, defences across."""
+    lines: list[list[TableCell | str]] = []
+    for attack in ("gradient-matching", "subpopulation"):
+        cells = [Cell("table:centralized", "mnist", attack, "<0.05", rule) for rule in DEFENCES]
+        lines.append([attack, *(cell_text(beside(records, cell), 0, here) for cell in cells)])
+    return Grid("mnist", ["attack", *DEFENCES], lines)
+
+
+def seconds_table(records: Records, here: Path) -> Grid:
+    """Seconds of one aggregation: the paper's on a V100, ours on whatever the record says."""
+    numbers, lines = table("images"), []
+    for rule in RULES:
+        found = [
+            records.measured(cell) for cell in chosen("table:images", [f"*/*/{rule}"]) if cell.attack != "dba"
+        ]
+        seconds = sorted(one.seconds for one in found if one)
+        printed = [value.value for key, value in numbers.items() if key[3] == rule and key[4] == "time"]
+        paper = f"{min(printed):g} to {max(printed):g}" if printed else ""
+        ours = f"{seconds[0]:.2g} to {seconds[-1]:.2g}" if seconds else "not run"
+        lines.append([rule, ours, paper])
+    return Grid("seconds of one aggregation, CNN", ["rule", "measured", "paper (V100)"], lines)
+
+
+def prior_work_table(records: Records) -> Grid | None:
+    """Table 1: exponents of time and of bias in d."""
+    record = records.record(Measurement.path("table:prior-work", records.paper))
+    if record is None:
+        return None
+    printed = {row["rule"]: row for row in rows("table1-prior-work")}
+    lines: list[list[TableCell | str]] = []
+    for rule in dict.fromkeys(line["rule"] for line in record["lines"]):
+        of = [line for line in record["lines"] if line["rule"] == rule]
+        d = [line["d"] for line in of]
+        late = [line for line in of if line["d"] >= 1000]
+        row = printed.get({"zhu-filtering": "filtering", "published": "randeigen"}.get(rule, rule))
+        lines.append(
+            [
+                rule,
+                f"d^{slope([line['d'] for line in late], [line['seconds'] for line in late]):.2f}",
+                row["complexity"] if row else "",
+                f"d^{slope(d, [line['bias'] for line in of]):.2f}",
+                ", ".join(f"{line['bias']:.2g}" for line in of),
+                ", ".join(f"{line['relative']:.2g}" for line in of),
+                row["max_bias"] if row else "",
+            ]
+        )
+    sizes = ", ".join(f"{line['d']:,}" for line in record["lines"] if line["rule"] == "mean")
+    return Grid(
+        f"100 rows, 10 of them one deviation off in every coordinate; d = {sizes}",
+        [
+            "rule",
+            "time from d = 1,000",
+            "paper",
+            "bias",
+            "in deviations of a coordinate",
+            "over sqrt(‖Σ_S‖)",
+            "paper ",
+        ],
+        lines,
+    )
+
+
+def theorem_table(records: Records) -> Grid | None:
+    """The statements, with what was measured."""
+    record = records.record(Measurement.path("theorems", records.paper))
+    if record is None:
+        return None
+    places = {row["id"]: row["paper_location"] for row in rows("theorems")}
+    moods = {True: ("holds", "good"), False: ("wrong as printed", "bad"), None: ("see the note", "")}
+    lines: list[list[TableCell | str]] = [
+        [
+            one["id"],
+            TableCell(moods[one["holds"]][0], mood=moods[one["holds"]][1]),
+            one["measured"],
+            one["bound"],
+            one.get("note", ""),
+            places.get(one["id"], ""),
+        ]
+        for one in record["checks"]
+    ]
+    return Grid("statements", ["statement", "", "measured", "as printed", "note", "where"], lines)
+
+
+def claims(records: Records) -> list[Beside]:
+    """The default in every attacked line of the four result tables that has a measurement."""
+    cells = [
+        cell
+        for name in ("table:images", "table:dfba", "table:centralized", "table:sst2")
+        for cell in EXPERIMENTS[name].cells
+        if cell.rule == "randeigen"
+    ]
+    found = [beside(records, cell) for cell in cells]
+    return [one for one in found if one and one.claim is not None]
+
+
+def markdown(grid: Grid) -> str:
+    """The grid as a Markdown table."""
+    head = "| " + " | ".join(title or " " for title in grid.titles) + " |"
+    rule = "|---" + "|---:" * (len(grid.titles) - 1) + "|"
+    lines = ["| " + " | ".join(_plain(cell) for cell in line) + " |" for line in grid.lines]
+    return "\n".join([f"*{grid.title}*", "", head, rule, *lines])
+
+
+def _plain(cell: TableCell | str) -> str:
+    if isinstance(cell, str):
+        return cell.replace("|", "\\|")
+    marks = {"bad": "**", "good": "", "near": "*"}
+    mark = marks.get(cell.mood, "")
+    below = f" ({cell.below})" if cell.below else ""
+    return f"{mark}{cell.text}{mark}{below}".replace("|", "\\|")
+
+
+def without_links(grid: Grid) -> Grid:
+    """The same without links, for documents that lie elsewhere."""
+    lines = [[replace(c, link="") if isinstance(c, TableCell) else c for c in line] for line in grid.lines]
+    return Grid(grid.title, grid.titles, lines)

@@ -1,0 +1,198 @@
+"""`randeigen report` shows the paper beside the records: every number with its record, every miss named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from randeigen.cli.app import app
+from randeigen.lab.paper.cells import EXPERIMENTS, Cell, chosen
+from randeigen.lab.paper.collect import Records
+from randeigen.lab.paper.record_text import write_record
+from randeigen.lab.paper.report import markdown_parts, sentences, write_report
+from randeigen.lab.paper.tables import beside
+from randeigen.lab.paper.training import Job
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def history(accuracy: float, rounds: int, asr: float | None = None, **more: float) -> list[dict[str, Any]]:
+    return [
+        {"round": t + 1, "accuracy": accuracy, "asr": asr, "seconds": 0.01, "kept": 80, "more": more}
+        for t in range(rounds)
+    ]
+
+
+def put(
+    out: Path, cell: Cell, seed: int, rounds: int, accuracy: float, asr: float | None = None, **more: float
+) -> None:
+    job = Job(cell, seed, rounds)
+    made = {"command": job.command, "commit": "abc1234", "seconds": 1.0}
+    lines = history(accuracy, rounds, asr, **more)
+    write_record(job.path(out), {"spec": {}, "history": lines, "versions": {}, "made": made})
+
+
+def cell(name: str, table: str = "table:images") -> Cell:
+    return chosen(table, [name])[0]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Records in which the default keeps the paper's number under HIDRA, and does not under MRA and TMA."""
+    out = tmp_path / "results" / "paper"
+    for seed in (0, 1, 2):
+        put(out, cell("mnist/none/none"), seed, 100, 0.945 + 0.001 * seed, **{"unattacked mra": 0.01})
+        put(out, cell("mnist/hidra/randeigen"), seed, 100, 0.94 + 0.001 * seed)
+    put(out, cell("mnist/hidra/published"), 0, 30, 0.80)
+    put(out, cell("mnist/mra/randeigen"), 0, 100, 0.945, asr=0.5)
+    put(out, cell("mnist/tma/randeigen"), 0, 100, 0.90)
+    panels = [
+        {"task": "mnist", "attack": name, "round": 11, "byzantine": 1, "variance_shares": [0.9, 0.1]}
+        | {"projections": [[9.0, 1.0], [-0.1, 0.2], [0.1, -0.3]]}
+        for name in ("hidra", "tma", "dba", "dfba")
+    ]
+    made = {"seconds": 1.0, "commit": "abc1234", "command": "randeigen reproduce figure:1"}
+    write_record(out / "figure-1" / "planes.json", {"panels": panels, "made": made})
+    lines = [
+        {"rule": rule, "d": d, "seconds": d / 1e6} for rule in ("published", "randeigen") for d in (10, 100)
+    ]
+    rules = ("filtering, C×C", "filtering, n×n", "published", "randeigen")
+    chunks = [{"rule": rule, "chunk": c, "seconds": c / 1e6} for rule in rules for c in (125, 250)]
+    write_record(out / "figure-2" / "figure-2.json", {"lines": lines, "by_chunk": chunks, "made": made})
+    return out.parent
+
+
+def test_a_cell_is_compared_with_the_unattacked_mean_of_its_own_seed_and_length(results: Path) -> None:
+    one = beside(Records(results), cell("mnist/hidra/randeigen"))
+    assert one is not None
+    assert one.measured.clean == pytest.approx(94.6)
+    assert one.measured.accuracy.seeds == 3
+    assert one.measured.accuracy.half_width == pytest.approx(0.25, abs=0.01)
+    assert one.difference == pytest.approx(-0.5 - (93.4 - 94.5))
+    assert one.claim
+
+
+def test_what_is_not_kept_is_said_in_words(results: Path) -> None:
+    said = sentences(Records(results))
+    assert "1 of the 3" in said[0]
+    assert any("mnist/mra/randeigen" in one and "success 50.0%" in one for one in said)
+    assert any("mnist/tma/randeigen" in one and "-4.1 points" in one for one in said)
+    assert len(said) == 3
+
+
+def test_the_longest_record_of_a_seed_counts(results: Path) -> None:
+    put(results / "paper", cell("mnist/hidra/published"), 0, 100, 0.9)
+    found = Records(results).measured(cell("mnist/hidra/published"))
+    assert found is not None
+    assert (found.rounds, found.accuracy.mean) == (100, pytest.approx(90.0))
+
+
+def test_an_earlier_study_stands_in_where_a_cell_was_not_run(results: Path) -> None:
+    records = [("none", "mean", 0.8), ("dba", "randeigen", 0.7)]
+    cells = [
+        {
+            "cell": {"data": "mnist", "attack": attack, "rule": rule, "partition": "iid", "seed": 0},
+            "history": history(accuracy, 15),
+            "seconds": 3.0,
+            "versions": {"commit": "1234567"},
+        }
+        for attack, rule, accuracy in records
+    ]
+    (results / "federations.json").write_text(json.dumps({"cells": cells}))
+    found = Records(results)
+    stood_in, own = found.measured(cell("mnist/dba/randeigen")), found.measured(cell("mnist/none/none"))
+    assert stood_in is not None
+    assert own is not None
+    assert stood_in.accuracy.mean == pytest.approx(70.0)
+    assert own.rounds == 100
+    page = results / "page.html"
+    write_report(results, page)
+    assert "earlier study" in page.read_text()
+
+
+def test_the_page_links_every_number_to_a_record_that_is_there_and_names_its_command(results: Path) -> None:
+    page = results / "deeper" / "report.html"
+    page.parent.mkdir()
+    began = time.perf_counter()
+    write_report(results, page)
+    assert time.perf_counter() - began < 10
+    text = page.read_text()
+    links = re.findall(r'<a href="([^"#]+)"', text)
+    assert len(links) >= 5
+    assert all((page.parent / link).is_file() for link in links)
+    assert "randeigen reproduce table:images --cell &#x27;mnist/hidra/randeigen&#x27; --seed 0" in text
+    assert "93.4" in text
+    assert not re.search(r'(src|href)="(https?:)?//', text), "the page needs the network"
+    for word in ('class="good"', 'class="bad"', "not run", "prefers-color-scheme: dark", 'name="viewport"'):
+        assert word in text
+
+
+def test_the_same_tables_are_markdown(results: Path) -> None:
+    parts = markdown_parts(results)
+    assert "| hidra |" in parts["images"]
+    assert "94.1 ± 0.2 (paper 93.4; unattacked 94.6)" in parts["images"]
+    assert "**94.5 / 50.0**" in parts["images"], "a miss is bold"
+    for part in parts.values():
+        widths = {line.count("|") for line in part.splitlines() if line.startswith("|")}
+        assert len(widths) <= 2
+
+
+def test_the_command_takes_a_folder_of_records_and_replaces_nothing_unasked(
+    results: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "report.html"
+    told = CliRunner().invoke(app, ["report", str(results), "--out", str(out)])
+    assert told.exit_code == 0, told.output
+    assert "Not kept: mnist/tma/randeigen" in " ".join(told.output.split())
+    again = CliRunner().invoke(app, ["report", str(results), "--out", str(out)])
+    assert again.exit_code == 2
+    assert CliRunner().invoke(app, ["report", str(results), "--json"]).exit_code == 2
+
+
+def test_every_experiment_is_on_the_page(results: Path) -> None:
+    page = results / "report.html"
+    write_report(results, page)
+    text = page.read_text()
+    assert all(name in text for name in EXPERIMENTS)
+    assert text.count("<svg") == 4 + 2 + 10 + 5 + 2 + 3
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+def test_a_browser_shows_every_figure_and_no_error(results: Path, tmp_path: Path) -> None:
+    page = results / "report.html"
+    write_report(results, page)
+    # Figures are measured by the page itself: one that is not drawn has no height.
+    script = """<script>addEventListener("load", () => {
+      const charts = [...document.querySelectorAll("svg.chart")];
+      const drawn = charts.filter(chart => chart.getBoundingClientRect().height > 50);
+      const wide = document.documentElement.scrollWidth > innerWidth + 1;
+      document.title = `drawn=${drawn.length} wide=${wide}`; })</script>"""
+    page.write_text(page.read_text().replace("</body>", f"{script}</body>"))
+    assert CHROMIUM is not None
+    for size in ("1200,900", "400,800"):  # a desk, and a phone
+        words = [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'browser'}",
+        ]
+        words += ["--enable-logging=stderr", f"--window-size={size}", "--dump-dom", page.as_uri()]
+        seen = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        title = re.search(r"<title>(.*?)</title>", seen.stdout)
+        assert title is not None, seen.stderr
+        assert title[1] == f"drawn={page.read_text().count('<svg class=')} wide=false"
+        assert "CONSOLE" not in seen.stderr, seen.stderr
