@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +67,7 @@ class AntiDnC(RowsAttack):
 
 
 MIN_CHUNK_NORM = 1e-30  # avoids 0 / 0
+MAX_BLOCK_COLUMNS = 1 << 22  # of the rows handled at once
 
 
 @declare(
@@ -119,37 +121,40 @@ class ChunkedHIDRA:
     def craft(self, view: AttackerView, rng: Generator) -> Tensor:
         import torch
 
-        rows = view.own if self.partial else torch.cat([view.honest, view.own])
+        sources = [view.own] if self.partial else [view.honest, view.own]
+        crafted = view.own.new_empty(view.own.shape[1])
+        for columns in self._blocks(view.sizes):  # not all at once: the rows of a large model fill the memory
+            rows = torch.cat([source[:, columns] for source in sources])
+            crafted[columns] = self._against_mean(rows, view)
+        return crafted.expand(view.m, -1)
+
+    def _against_mean(self, rows: Tensor, view: AttackerView) -> Tensor:
+        """(columns,) what the attackers send in these columns of the rows, which begin with a chunk."""
+        import torch
+
         mean = rows.mean(0, keepdim=True)
-        sizes = view.sizes if self.tensors else (sum(view.sizes),)
-        chunks = self._chunks(mean, sizes)[:, 0]
+        chunks = self._chunks(mean)[:, 0]
         allowed = chunks.new_tensor(self.sigma or view.sigma)
         if self.adaptive:
-            centred = self._chunks(rows - mean, sizes)
+            centred = self._chunks(rows - mean)
             gram = (centred @ centred.transpose(1, 2) / len(rows)).double()
             allowed = torch.linalg.eigvalsh(gram)[:, -1:].clamp(min=0).to(rows.dtype)
         c = (self.F * allowed / (view.eps**2 + (1 - view.eps) ** 2 * view.eps)) ** 0.5
         norms = (chunks * chunks).sum(1, keepdim=True) ** 0.5
         against = c * chunks / norms.clamp(min=MIN_CHUNK_NORM)  # a chunk of zeros stays as it is
-        return (mean[0] - self._joined(against, sizes)).expand(view.m, -1)
+        return mean[0] - against.reshape(-1)[: rows.shape[1]]
 
-    def _chunks(self, rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """(chunks, rows, chunk): every tensor cut from its start, the last piece padded with zeros."""
-        counts = [-(-size // self.chunk) for size in sizes]
-        padded = rows.new_zeros((len(rows), sum(counts) * self.chunk))
-        for piece, (start, end) in zip(rows.split(sizes, 1), self._spans(sizes), strict=True):
-            padded[:, start:end] = piece
-        return padded.view(len(rows), -1, self.chunk).transpose(0, 1)
+    def _chunks(self, rows: Tensor) -> Tensor:
+        """(chunks, rows, chunk): the rows cut from their start, the last piece padded with zeros."""
+        count = -(-rows.shape[1] // self.chunk)
+        padded = rows.new_zeros((len(rows), count * self.chunk))
+        padded[:, : rows.shape[1]] = rows
+        return padded.view(len(rows), count, self.chunk).transpose(0, 1)
 
-    def _joined(self, chunks: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """(d,) back in the order of the rows."""
-        padded = chunks.reshape(-1)
-        out = padded.new_zeros(sum(sizes))
-        for piece, (start, end) in zip(out.split(sizes), self._spans(sizes), strict=True):
-            piece.copy_(padded[start:end])
-        return out
-
-    def _spans(self, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Start and end of each tensor within the padded chunks."""
-        starts = np.cumsum([0, *(-(-size // self.chunk) * self.chunk for size in sizes)])
-        return [(int(start), int(start) + size) for start, size in zip(starts, sizes, strict=False)]
+    def _blocks(self, sizes: tuple[int, ...]) -> Iterator[slice]:
+        """Columns that are handled together: whole chunks, those of one tensor unless tensors are ignored."""
+        start, step = 0, self.chunk * max(1, MAX_BLOCK_COLUMNS // self.chunk)
+        for size in sizes if self.tensors else (sum(sizes),):
+            for first in range(start, start + size, step):
+                yield slice(first, min(first + step, start + size))
+            start += size
