@@ -121,28 +121,32 @@ class ChunkedHIDRA:
     def craft(self, view: AttackerView, rng: Generator) -> Tensor:
         import torch
 
-        sources = [view.own] if self.partial else [view.honest, view.own]
-        crafted = view.own.new_empty(view.own.shape[1])
-        for columns in self._blocks(view.sizes):  # not all at once: the rows of a large model fill the memory
-            rows = torch.cat([source[:, columns] for source in sources])
-            crafted[columns] = self._against_mean(rows, view)
+        def rows(columns: slice) -> Tensor:  # not all at once: those of a large model fill the memory
+            sources = [view.own] if self.partial else [view.honest, view.own]
+            return torch.cat([source[:, columns] for source in sources])
+
+        d = view.own.shape[1]
+        blocks = [slice(first, first + MAX_BLOCK_COLUMNS) for first in range(0, d, MAX_BLOCK_COLUMNS)]
+        crafted = torch.cat([rows(columns).mean(0) for columns in blocks])
+        for columns in self._blocks(view.sizes):
+            centred = rows(columns) - crafted[columns] if self.adaptive else None
+            crafted[columns] -= self._distance(crafted[None, columns], centred, view)
         return crafted.expand(view.m, -1)
 
-    def _against_mean(self, rows: Tensor, view: AttackerView) -> Tensor:
-        """(columns,) what the attackers send in these columns of the rows, which begin with a chunk."""
+    def _distance(self, mean: Tensor, deviations: Tensor | None, view: AttackerView) -> Tensor:
+        """(columns,) how far from the mean the attackers go in these columns, which begin with a chunk."""
         import torch
 
-        mean = rows.mean(0, keepdim=True)
         chunks = self._chunks(mean)[:, 0]
         allowed = chunks.new_tensor(self.sigma or view.sigma)
-        if self.adaptive:
-            centred = self._chunks(rows - mean)
-            gram = (centred @ centred.transpose(1, 2) / len(rows)).double()
-            allowed = torch.linalg.eigvalsh(gram)[:, -1:].clamp(min=0).to(rows.dtype)
+        if deviations is not None:
+            centred = self._chunks(deviations)
+            gram = (centred @ centred.transpose(1, 2) / len(deviations)).double()
+            allowed = torch.linalg.eigvalsh(gram)[:, -1:].clamp(min=0).to(mean.dtype)
         c = (self.F * allowed / (view.eps**2 + (1 - view.eps) ** 2 * view.eps)) ** 0.5
         norms = (chunks * chunks).sum(1, keepdim=True) ** 0.5
         against = c * chunks / norms.clamp(min=MIN_CHUNK_NORM)  # a chunk of zeros stays as it is
-        return mean[0] - against.reshape(-1)[: rows.shape[1]]
+        return against.reshape(-1)[: mean.shape[1]]
 
     def _chunks(self, rows: Tensor) -> Tensor:
         """(chunks, rows, chunk): the rows cut from their start, the last piece padded with zeros."""
