@@ -213,7 +213,7 @@ def _files(package: str, name: str) -> list[Any]:
 
 
 def _loaded(kind: str, source: str, **options: Any) -> Any:
-    with _hidden_torchvision():
+    with hidden_torchvision():
         try:
             transformers = importlib.import_module("transformers")
         except ImportError as error:
@@ -223,7 +223,7 @@ def _loaded(kind: str, source: str, **options: Any) -> Any:
         transformers.logging.disable_progress_bar()
         try:
             return getattr(transformers, kind).from_pretrained(source, **options)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a folder of any content, a hub that cannot be reached
             first = str(error).strip().split("\n")[0]
             raise BadModel(
                 f"encoder={source!r} could not be loaded ({first}). Give a folder with a pretrained model, a "
@@ -232,7 +232,7 @@ def _loaded(kind: str, source: str, **options: Any) -> Any:
 
 
 @contextmanager
-def _hidden_torchvision() -> Iterator[None]:
+def hidden_torchvision() -> Iterator[None]:
     """Keep a torchvision built for another torch from stopping transformers, which needs none for text."""
     if "torchvision" in sys.modules:
         yield
@@ -250,6 +250,8 @@ def _hidden_torchvision() -> Iterator[None]:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
     sys.modules["torchvision"] = None  # type: ignore[assignment]
+    if looked := sys.modules.get("transformers.utils.import_utils"):  # it was imported before, and remembers
+        looked.is_torchvision_available.cache_clear()
     try:
         yield
     finally:
