@@ -151,14 +151,17 @@ class Federation:
         out = self.folder / f"out-{self._made}.json"
         began = time.monotonic()
         number = self.submit(out=str(out), **config)
-        while not (status := self.status(number)).startswith("finished"):
-            if time.monotonic() - began > seconds:
-                status = "stalled"
-                self.cancel(number)
-                break
-            time.sleep(0.5)
+        # To ask `flwr list` again and again costs more than a round: each call is a new process.
+        ended = re.compile(rf"Finished task \d+ of run {number}\b")
+        while not ended.search(self.log("link")) and time.monotonic() - began < seconds:
+            time.sleep(0.3)
+        taken = round(time.monotonic() - began, 1)
+        status = self.status(number)
+        if not status.startswith("finished"):
+            status = "stalled"
+            self.cancel(number)
         found = json.loads(out.read_text()) if out.exists() else {}
-        return {"status": status, "seconds": round(time.monotonic() - began, 1), **found}
+        return {"status": status, "seconds": taken, **found}
 
     def cancel(self, run: str) -> None:
         subprocess.run(

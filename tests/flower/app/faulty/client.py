@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from faulty import faults, task
+from faulty import faults, task, wire
 
 app = ClientApp()
 
@@ -31,7 +31,8 @@ def train(message: Message, context: Context) -> Message:
     fault = str(context.run_config["fault"])
     if corrupt and fault in faults.FAULTS:
         content = faults.FAULTS[fault](content)
-    return Message(content, reply_to=message)
+    reply = Message(content, reply_to=message)
+    return wire.WIRE[fault](reply) if corrupt and fault in wire.WIRE else reply
 
 
 @app.evaluate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def strategy_of(config: dict):
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     strategy, accuracies = strategy_of(config), {}
+    if config["out"]:
+        Path(f"{config['out']}.pid").write_text(str(os.getpid()))
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         found = {name: array.numpy() for name, array in arrays.items()}
