@@ -47,6 +47,15 @@ def average(
     return averages
 
 
+def capped(claims: Mapping[Node, float | None], cap: float | None) -> dict[Node, int]:
+    """Numbers of examples that a function of the user's own may weigh by: none above `cap` median claims."""
+    known = sorted(claim for claim in claims.values() if claim)
+    if cap is None or not known:
+        return dict.fromkeys(claims, 1)
+    most = cap * known[len(known) // 2]
+    return {node: int(min(claim or 0, most)) for node, claim in claims.items()}
+
+
 def _form(report: Mapping[str, Any]) -> frozenset[tuple[str, int | None]]:
     """Names, and how many numbers each has; None for a single one."""
     return frozenset((name, len(v) if isinstance(v, list) else None) for name, v in report.items())

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from randeigen.bridges.form import is_averaged
+from randeigen.bridges.metrics import capped
 from randeigen.bridges.quoting import quoted
 from randeigen.bridges.verdicts import Node, NodeHistory, NodeVerdict, RoundVerdict
 from randeigen.errors import BadParameter
@@ -228,7 +229,8 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
         averages, alike = judged(reports, claims, rest, key)
         if own is plain_metrics_function():
             return averages, MetricRecord(averages) if averages else None
-        contents = [RecordDict(dict(found.messages[node].content)) for node in alike]
+        counts = capped({node: claims[node] for node in alike}, run.session.judge.cap)
+        contents = [_with_count(found.messages[node].content, key, counts[node]) for node in alike]
         try:
             return averages, own(contents, key) if contents else None
         except Exception as error:
@@ -257,3 +259,11 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
         if not run.evaluates_last:
             run.end_round(self)
         return metrics
+
+
+def _with_count(content: RecordDict, key: str, count: int) -> RecordDict:
+    """A reply's records, with a number of examples that a function of the user's own may believe."""
+    changed = RecordDict(dict(content))
+    for name, record in content.metric_records.items():
+        changed[name] = MetricRecord({**record, key: count})
+    return changed

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from flwr.app import ArrayRecord
+from flwr.server import strategy as older_strategies
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg
 
@@ -13,6 +14,7 @@ from randeigen.bridges.corruption import RISK, Tolerance
 from randeigen.bridges.judge import Judge, RuleChoice
 from randeigen.bridges.session import Session
 from randeigen.errors import BadParameter
+from randeigen.flower.older import NO_PARAMETERS, OlderRun, RobustFit
 from randeigen.flower.run import FlowerRun
 from randeigen.flower.strategy import RobustRounds
 from randeigen.prior_weights import MAX_CLAIM_RATIO
@@ -20,7 +22,8 @@ from randeigen.registry import DEFAULT
 
 PATIENCE = 60.0  # seconds to wait for nodes that are not online
 OWN_RULES = ("Krum", "MultiKrum", "Bulyan", "FedMedian", "FedTrimmedAvg")
-NOT_A_MEAN = ("QFedAvg", "FedXgbBagging", "FedXgbCyclic")
+NOT_A_MEAN = ("QFedAvg", "FedXgbBagging", "FedXgbCyclic", "FedXgbNnAvg")
+PRIVATE = ("DifferentialPrivacy", "DPFedAvg")
 
 
 def robust(
@@ -75,13 +78,30 @@ def robust(
             raise BadParameter(f"{name}={value!r}; give a number from 0.")
     check_strategy(strategy)
     session = Session(Judge(Tolerance(eps, f, risk), rule, cap), strikes, record)
-    run = FlowerRun(session, grace, patience, like, checkpoint)
+    if isinstance(strategy, older_strategies.FedAvg):
+        return _made(strategy, RobustFit, _older_run(strategy, session, patience, like, checkpoint))
+    return _made(strategy, RobustRounds, FlowerRun(session, grace, patience, like, checkpoint))
+
+
+def _made(strategy: Any, rounds: type, run: FlowerRun | OlderRun) -> Any:
+    """A strategy of a class made on the spot, so that whatever the given one overrides stays in force."""
     kind = type(strategy)
-    made = type(f"Robust{kind.__name__}", (RobustRounds, kind), {"__doc__": kind.__doc__})
+    made = type(f"Robust{kind.__name__}", (rounds, kind), {"__doc__": kind.__doc__})
     wrapped: Any = object.__new__(made)
     vars(wrapped).update(vars(strategy))
     wrapped._robust = run
     return wrapped
+
+
+def _older_run(strategy: Any, session: Session, patience: float, like: Any, checkpoint: Any) -> OlderRun:
+    """The state of a run of the older API, which knows neither checkpoints nor replies of another form."""
+    for name, value in (("like", like), ("checkpoint", checkpoint)):
+        if value is not None:
+            raise BadParameter(f"{name} is for strategies of flwr.serverapp.strategy; this is an older one.")
+    own = type(strategy).initialize_parameters is not older_strategies.FedAvg.initialize_parameters
+    if strategy.initial_parameters is None and not own:
+        raise BadParameter(NO_PARAMETERS)
+    return OlderRun(session, patience)
 
 
 def check_strategy(strategy: Any) -> None:
@@ -89,27 +109,33 @@ def check_strategy(strategy: Any) -> None:
     name = type(strategy).__name__
     if isinstance(strategy, type):
         raise BadParameter(f"robust was given the class {strategy.__name__}; give {strategy.__name__}(...).")
-    if isinstance(strategy, RobustRounds):
+    if isinstance(strategy, (RobustRounds, RobustFit)):
         raise BadParameter(f"{name} is robust already; wrap a strategy once.")
-    if name.startswith("DifferentialPrivacy"):
+    if name.startswith(PRIVATE):
         raise BadParameter(
             f"{name} cannot be made robust: its noise is accounted for a plain mean, and a robust one has "
             "another sensitivity; use one of the two."
         )
     for own in OWN_RULES:
-        if isinstance(strategy, getattr(strategies, own, ())):
+        if isinstance(strategy, _known(own)):
             raise BadParameter(
                 f"{name} selects replies by itself and would be shown a single one; "
                 'wrap FedAvg, and name the rule: robust(FedAvg(), eps=0.2, rule="multi-krum").'
             )
     for other in NOT_A_MEAN:
-        if isinstance(strategy, getattr(strategies, other, ())):
+        if isinstance(strategy, _known(other)):
             raise BadParameter(f"{name} averages no models, so a robust mean cannot stand for its replies.")
-    if not isinstance(strategy, FedAvg):
+    if not isinstance(strategy, (FedAvg, older_strategies.FedAvg)):
         raise BadParameter(
             f"robust takes a strategy of FedAvg's kind, found a {name}; give FedAvg, FedAdam, FedYogi, "
             "FedAdagrad, FedAvgM, FedProx or a class of your own made from one of them."
         )
+
+
+def _known(name: str) -> tuple[type, ...]:
+    """The classes of this name in both of Flower's APIs."""
+    rooms = (strategies, older_strategies)
+    return tuple(getattr(room, name) for room in rooms if hasattr(room, name))
 
 
 class RobustFedAvg(RobustRounds):
