@@ -62,7 +62,7 @@ def figure_2(records: Records) -> list[str]:
         Series("C²/ln d", chunks, [unit * c**2 / math.log(c) for c in chunks]),
     ]
     return [
-        chart("2a: seconds of RandEigen, n = 100", a, Axis("d", "log"), Axis("seconds", "log")),
+        chart("2a: CPU seconds of RandEigen, n = 100", a, Axis("d", "log"), Axis("seconds", "log")),
         chart("2b: FILTERING over RandEigen, d = C", b, Axis("C", "log"), Axis("ratio", "log")),
     ]
 

@@ -191,9 +191,9 @@ def prior_work_table(records: Records) -> Grid | None:
                 rule,
                 f"d^{slope([line['d'] for line in late], [line['seconds'] for line in late]):.2f}",
                 row["complexity"] if row else "",
-                f"d^{slope(d, [line['bias'] for line in of]):.2f}",
-                ", ".join(f"{line['bias']:.2g}" for line in of),
-                ", ".join(f"{line['relative']:.2g}" for line in of),
+                _exponent(d, [line["bias"] for line in of]),
+                ", ".join(f"{round(line['bias'], 9):.2g}" for line in of),
+                ", ".join(f"{round(line['relative'], 9):.2g}" for line in of),
                 row["max_bias"] if row else "",
             ]
         )
@@ -211,6 +211,11 @@ def prior_work_table(records: Records) -> Grid | None:
         ],
         lines,
     )
+
+
+def _exponent(x: Sequence[float], y: Sequence[float]) -> str:
+    """The power of x that y grows with; a rule that leaves out exactly the Byzantine rows has no bias."""
+    return "none" if min(y) < 1e-9 else f"d^{slope(x, y):.2f}"
 
 
 def theorem_table(records: Records) -> Grid | None:
