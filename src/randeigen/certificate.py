@@ -118,7 +118,7 @@ def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
         return math.inf
     # A Gram matrix gives λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
     variance = (variance + geometry.rounding_error(weights)) / (1 - geometry.distortion)
-    # Of rows that were mixed the table may hold rounding alone, and that may be negative.
+    # Of rows that were mixed the Gram matrix may hold rounding alone, and that may be negative.
     return geometry.scale * math.sqrt(held / rest * max(variance, 0.0))
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("randeigen", "randeigen.attacks", "randeigen.lab", "randeigen.rules", "randeigen.torch")
 NEVER_RAISE = {"declare", "info_of", "install", "search", "uninstall"}
 # These train a model or search for minutes, or need more than numpy and torch.
-LONG = {"GradientMatching", "Subpopulation", "Semidefinite"}
+LONG = {"EP", "GradientMatching", "Subpopulation", "Semidefinite"}
 
 
 def functions() -> dict[str, Any]:

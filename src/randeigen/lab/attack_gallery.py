@@ -40,11 +40,13 @@ class Column(NamedTuple):
 
 
 def draw_gallery(
-    folder: str | os.PathLike[str], names: Sequence[str] = tuple(ATTACKS), say: Callable[[str], None] = print
+    folder: str | os.PathLike[str],
+    names: Sequence[str] = tuple(ATTACKS),
+    progress: Callable[[str], None] = print,
 ) -> list[Path]:
     """Draw the updates of each attack and its trigger; clients.png and triggers.png show all.
 
-    `say` is called with what is drawn next.
+    `progress` is called with what is drawn next.
     """
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
@@ -55,9 +57,9 @@ def draw_gallery(
     for name in names:
         spec = _setting(name)
         if spec.task not in trained:
-            say(f"training without attack on {spec.task}")
+            progress(f"training without attack on {spec.task}")
             trained[spec.task] = _honest_weights(spec)
-        say(name)
+        progress(name)
         federation = Federation.of(spec)
         one = rounds[name] = _attacked_round(federation, trained[spec.task])
         paths.append(into / f"{name}-clients.png")

@@ -40,7 +40,13 @@ def draw_runs(folder: str | os.PathLike[str], records: Sequence[FederatedRecord]
             continue
         spec = records[0].spec
         draw_lines(
-            path, f"{title}: {_setting(records[0])}", unit, lines, "round", spec.rounds, calm=spec.calm
+            path,
+            f"{title}: {_setting(records[0])}",
+            unit,
+            lines,
+            "round",
+            spec.rounds,
+            attack_start=spec.calm,
         )
         paths.append(path)
     return paths
@@ -54,7 +60,7 @@ def draw_lines(
     along: str,
     last: int,
     *,
-    calm: int = 0,
+    attack_start: int = 0,
 ) -> None:
     """Shares over rounds or epochs, one line for each rule or defence."""
     figure = plotting.new_figure((7.2, 4.0))
@@ -72,9 +78,9 @@ def draw_lines(
             markersize=5,
             markevery=every,
         )
-    if calm:
-        axes.axvline(calm + 0.5, color="0.5", linewidth=1)
-        axes.annotate("attack begins", (calm + 0.7, 0.96), color="0.35", fontsize=9)
+    if attack_start:
+        axes.axvline(attack_start + 0.5, color="0.5", linewidth=1)
+        axes.annotate("attack begins", (attack_start + 0.7, 0.96), color="0.35", fontsize=9)
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlim(0.5, last + 0.5)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")

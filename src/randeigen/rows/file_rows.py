@@ -15,7 +15,7 @@ from randeigen.backend.chunking import block_columns, block_width
 from randeigen.errors import BadRows
 from randeigen.outcomes import NO_USABLE_FILE, Unusable
 from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
-from randeigen.rows.formats.headers import FORMATS, Survey
+from randeigen.rows.formats.headers import FORMATS, StructureVote
 from randeigen.rows.formats.io import OpenFiles, Stamp, let_clock_pass
 from randeigen.rows.formats.reader import Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
@@ -43,10 +43,8 @@ class FileRows:
         suffix = self._suffix()
         self._single = suffix == ".npy"
         with OpenFiles(self.paths, self._stamps) as handles:
-            survey = Survey(self.paths, handles, FORMATS[suffix], self._refuse)
-            self._leaves, self._offsets = survey.take(
-                row for row in range(self.n) if row not in self._unusable
-            )
+            vote = StructureVote(self.paths, handles, FORMATS[suffix], self._refuse)
+            self._leaves, self._offsets = vote.take(row for row in range(self.n) if row not in self._unusable)
             if not self._leaves and len(self._unusable) == self.n:
                 raise BadRows(
                     f"none of the {self.n:,} files can be read: row 0 is {self.unusable[0]}; "

@@ -136,7 +136,7 @@ def as_groups(groups: Any, n: int) -> NDArray[Any]:
 
 
 def judge(
-    table: Array,
+    gram: Array,
     rule: Rule,
     labels: NDArray[Any],
     *,
@@ -146,19 +146,19 @@ def judge(
     unusable: Mapping[int, str] | None = None,
     itemsize: int = 4,
 ) -> BatchVerdict:
-    """Weigh the examples of an (n, n) table; those of each label among themselves.
+    """Weigh the examples of an (n, n) Gram matrix; those of each label among themselves.
 
-    `itemsize` is that of the gradients; the table of half-precision ones is made in float32.
+    `itemsize` is that of the gradients; the Gram matrix of half-precision ones is made in float32.
     """
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
-    n = table.shape[0]
+    n = gram.shape[0]
     with np.errstate(invalid="ignore"):
-        norms = np.sqrt(np.maximum(table.diagonal(), 0.0))
-    usable = _measurable(table)
+        norms = np.sqrt(np.maximum(gram.diagonal(), 0.0))
+    usable = _measurable(gram)
     lost = {int(i): "not finite: its gradient holds NaN or infinity" for i in (~usable).nonzero()[0]}
     lost = dict(sorted({**lost, **(unusable or {})}.items()))
     usable[list(lost)] = False
-    seen = _unit_gram(table, norms) if directions else table
+    judged = _unit_gram(gram, norms) if directions else gram
     rng = np.random.default_rng([seed, Stream.TORCH_RULE])
     weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
     found: list[Group] = []
@@ -169,7 +169,7 @@ def judge(
         f = rule.assumed_corrupt(members.size)
         stated = max(f, rule.stated_corrupt(members.size))
         assumed = assume(f, members.size, gone, on_excess, stated)
-        group, said = _judge_group(seen, rule, label, members[here], assumed, rng, itemsize, directions)
+        group, said = _judge_group(judged, rule, label, members[here], assumed, rng, itemsize, directions)
         notes += [*assumed.notes, *said, *group.verdict.notes]
         share = members.size / n
         weights[group.examples] = share * group.verdict.weights
@@ -179,12 +179,12 @@ def judge(
     if itemsize < 4 and not directions:
         notes.append("gradients are half precision: bias_bound does not include the rounding of .grad")
     sure = None if directions else bound
-    price = _distance_to_mean(table, coefficients, usable)
+    price = _distance_to_mean(gram, coefficients, usable)
     return BatchVerdict(weights, norms, sure, tuple(found), lost, seed, tuple(notes), coefficients, price)
 
 
 def _judge_group(
-    table: Array,
+    gram: Array,
     rule: Rule,
     label: Hashable,
     alive: NDArray[np.intp],
@@ -195,7 +195,7 @@ def _judge_group(
 ) -> tuple[Group, tuple[str, ...]]:
     m = alive.size
     lines = np.zeros((m + 1, m + 1))  # the last is the origin: gradients are measured from 0
-    lines[:m, :m] = table if m == table.shape[0] else table[np.ix_(alive, alive)]
+    lines[:m, :m] = gram if m == gram.shape[0] else gram[np.ix_(alive, alive)]
     geometry = GramGeometry(
         lines,
         np.ones(m),
@@ -207,23 +207,23 @@ def _judge_group(
     return group, () if directions else judged.notes
 
 
-def _distance_to_mean(table: Array, coefficients: Array, usable: Mask) -> float:
+def _distance_to_mean(gram: Array, coefficients: Array, usable: Mask) -> float:
     """From the gradient to the plain mean of all usable examples' gradients."""
     apart = (coefficients - usable / usable.sum())[usable]
-    inner = table if usable.all() else table[np.ix_(usable, usable)]
+    inner = gram if usable.all() else gram[np.ix_(usable, usable)]
     return math.sqrt(max(float(apart @ inner @ apart), 0.0))
 
 
-def _measurable(table: Array) -> Mask:
+def _measurable(gram: Array) -> Mask:
     """Rows that could be measured: their squared length is a number. Others spoil only their own line."""
-    return np.asarray(np.isfinite(table.diagonal()))
+    return np.asarray(np.isfinite(gram.diagonal()))
 
 
-def _unit_gram(table: Array, norms: Array) -> Array:
-    """The table of the same rows at length 1; a row of length 0 stays where it is."""
+def _unit_gram(gram: Array, norms: Array) -> Array:
+    """The Gram matrix of the same rows at norm 1; a row of norm 0 stays where it is."""
     with np.errstate(all="ignore"):
         inverse = np.where(norms > 0, 1 / norms, 0.0)
-        return np.asarray(inverse[:, None] * table * inverse)
+        return np.asarray(inverse[:, None] * gram * inverse)
 
 
 def _split(labels: NDArray[Any]) -> list[tuple[Hashable, NDArray[np.intp]]]:

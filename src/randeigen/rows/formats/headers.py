@@ -59,7 +59,7 @@ class FirstLook(NamedTuple):
     declared: Declared | None = None
 
 
-class Survey:
+class StructureVote:
     """The headers of n files, each read through one handle."""
 
     def __init__(
