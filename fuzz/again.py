@@ -138,8 +138,9 @@ def _may_choose_otherwise(case: Case) -> bool:
 
 def _nearly_far(rows: Array) -> bool:
     """Whether some row is about as far out as those that are removed at once, which is seen from a pivot."""
-    away = np.linalg.norm(rows - np.median(rows, axis=0), axis=1)
-    ratio = away / max(float(np.median(away)), 1e-300)
+    with np.errstate(all="ignore"):
+        away = np.abs(rows - np.median(rows, axis=0)).max(axis=1)
+        ratio = away / np.median(away)
     return bool(((ratio > 1e3) & (ratio < 1e5)).any())
 
 

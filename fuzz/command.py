@@ -106,5 +106,5 @@ def _other(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, (int, float)):
-        return value + 1 if value else 0.25
+        return (-value if abs(value) > 1e9 else value + 1) if value else 0.25
     return f"{value}x"

@@ -26,6 +26,9 @@ KINDS = {
 EXTRAS = {"replay": 0.2, "alone": 0.2, "permuted": 0.08, "scaled": 0.1, "shifted": 0.06}
 
 
+MAX_BLOCKS = 300  # in which rows are read: more only take time
+
+
 @dataclass(frozen=True)
 class Case:
     """An input, as data: it can be shown, repeated and made smaller."""
@@ -127,7 +130,7 @@ def _case(seed: int, device: str) -> Case:
     plainly = recipe.stages == ("randeigen",) and bool(rng.random() < 0.6)
     return Case(
         seed, kind, rows, corrupt, recipe, dtype, form, device, plainly,
-        block=int(rng.integers(1, 9)) if rng.random() < 0.08 else 0,
+        block=int(rng.integers(1, 9)) + d // MAX_BLOCKS if rng.random() < 0.08 else 0,
         options=_options(rng, n, corrupt),
         odd=odd,
         cloud=cloud,

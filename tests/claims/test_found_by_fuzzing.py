@@ -278,3 +278,29 @@ def test_what_is_clipped_at_the_largest_number_is_told_without_corrupt_rows_too(
     result = randeigen.aggregate(rows, rule=rules.FLTrust(f=1), seed=0)
     exact = (result.weights[:3] @ rows[:3].astype(float)) * result.verdict.scale
     assert np.linalg.norm(result.mean.astype(float) - exact) <= result.bias_bound
+
+
+def test_a_pivot_near_overflow_does_not_make_smaller_rows_overflow() -> None:
+    rows = np.full((4, 7), np.finfo(np.float32).max, np.float32)
+    rows[0] = -3.4e35
+    for seed in range(10):
+        result = randeigen.aggregate(rows, f=1, seed=seed)
+        assert np.isfinite(result.mean).all()
+        assert not result.unusable
+
+
+@pytest.mark.parametrize("nu", [1e-300, 1.0, 7e298])
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e300])
+def test_a_smoothing_of_any_size_beside_rows_of_any_size(nu: float, size: float) -> None:
+    rows = size * gaussian(9, 3)
+    assert np.isfinite(randeigen.aggregate(rows, rule=rules.GeometricMedian(f=2, nu=nu)).mean).all()
+
+
+@pytest.mark.parametrize("n", [20, 44])
+@pytest.mark.parametrize("size", [1e-140, 1e-80, 1e80, 1e140])
+def test_chunks_do_not_depend_on_a_common_scale(n: int, size: float) -> None:
+    rows = gaussian(n, 40)
+    rows[:5] += 3
+    plain = rules.ChunkedFiltering(f=5, sigma=2.0, chunk=10)(rows)
+    scaled = rules.ChunkedFiltering(f=5, sigma=2.0 * size**2, chunk=10)(rows * size)
+    assert scaled / size == pytest.approx(plain, rel=1e-6)

@@ -37,6 +37,13 @@ def tops_of_covariances(matrices: Numbers, start: Numbers) -> Tops:
 
     Every trace is positive and finite. `start`, (k, n), holds secret random directions.
     """
+    sizes = namespace(matrices).einsum("pii->p", matrices)
+    values, vectors, allowances, converged = _tops(matrices / sizes[:, None, None], start)
+    return Tops(values * sizes, vectors, allowances * sizes, converged)
+
+
+def _tops(matrices: Numbers, start: Numbers) -> Tops:
+    """The same of matrices of trace 1, whose numbers can be squared."""
     by_polynomials = isinstance(matrices, np.ndarray) and matrices.shape[1] > MAX_SQUARED_ROWS
     tops = _by_polynomials(matrices, start) if by_polynomials else _by_squaring(matrices)
     for solve in (_by_squaring, _by_decomposition) if by_polynomials else (_by_decomposition,):

@@ -156,7 +156,7 @@ def gram_of_scaled_rows(
     if not isinstance(piece, np.ndarray):
         piece = as_float64(piece)  # a GPU's float32 products may be TF32
     few, down, pivot = piece[index], 0, None
-    if pivot_rows is not None and float(largest_magnitudes(few).max()) >= NEAR_OVERFLOW[piece.dtype.itemsize]:
+    if pivot_rows is not None and _may_overflow(few if isinstance(pivot_rows, str) else piece):
         if piece.dtype.itemsize == 4:  # scaled down, the smallest float32 numbers would be rounded
             piece, few = piece.astype(np.float64), few.astype(np.float64)
         else:
@@ -185,6 +185,13 @@ def gram_of_scaled_rows(
     gram[index] = lines
     gram[:, index] = lines.T
     return ScaledGram(gram, exponents)
+
+
+def _may_overflow(piece: Block) -> bool:
+    """Whether the difference of two of these rows may; one that is not finite makes no other overflow."""
+    magnitudes = largest_magnitudes(piece)
+    most = magnitudes[np.isfinite(magnitudes)].max(initial=0.0)
+    return bool(most >= NEAR_OVERFLOW[piece.dtype.itemsize])
 
 
 def _border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:

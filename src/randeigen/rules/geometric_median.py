@@ -22,6 +22,7 @@ from randeigen.types import Array, Decision, Geometry, Stop, Verdict
 MAX_STEPS = 500  # Weiszfeld's steps; a few dozen do unless the median is at a row
 CONVERGED_CHANGE = 1e-9  # weights that change by less than this have converged
 MIN_SMOOTHING = 1e-300  # in the geometry's unit: the pull of a row nearer than this would overflow
+MAX_SMOOTHING = 1e150  # a larger one makes the median a mean just as well
 SMOOTHING_RATIO = 1e-6  # of the median distance: rows nearer than this pull no harder
 
 
@@ -61,9 +62,9 @@ class GeometricMedian(Rule):
         between = geometry.squared_distances()
         nearby = between[middle_row(between)]
         typical = np.sqrt(np.median(nearby))
-        smooth = (
-            SMOOTHING_RATIO * typical if self.nu is None else max(self.nu / geometry.scale, MIN_SMOOTHING)
-        )
+        smooth = SMOOTHING_RATIO * typical
+        if self.nu is not None:
+            smooth = min(max(self.nu / geometry.scale, MIN_SMOOTHING), MAX_SMOOTHING)
         if smooth <= 0:  # more than half the rows are one point: that is the median
             return Decision(Verdict(mean_of(geometry, nearby <= 0), Stop.IDENTICAL_ROWS))
         inner, prior = products(geometry), np.append(geometry.prior_weights, 0.0)
