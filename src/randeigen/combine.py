@@ -33,6 +33,7 @@ from randeigen.backend.chunking import (
     parts,
     pieces,
 )
+from randeigen.backend.leaves import as_matrix, empty_leaves, is_matrix, takes, working_size
 from randeigen.types import Block, Combiner, Geometry, Mask, Progress, Rows, Weights
 
 MAX_SQUARABLE = (
@@ -81,7 +82,9 @@ def combine(
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
         for columns, block in _at_hand(rows):
             place = answer.place(columns, block)
-            if weighted_sum.into(place, block):
+            cast = weighted_sum.into(place, block)
+            if cast is not None:
+                moved = math.hypot(moved, cast)
                 if unmeasured:
                     _need_full_pass_if_hostile(place, block)
             else:
@@ -114,13 +117,14 @@ def merge_columns(
     # Where rows are left out, the others are copied, and no copy may be large.
     multiple = combiner.block_multiple
     copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
-    wide = MAX_BLOCK_COLUMNS if usable.all() else copied
     with np.errstate(all="ignore"):
         for columns, block in _at_hand(rows):
-            for part, narrow in narrower(columns, block, wide):
+            as_it_lies = usable.all() and is_matrix(block)
+            for part, narrow in narrower(columns, block, MAX_BLOCK_COLUMNS if as_it_lies else copied):
                 total = weighted_sum(narrow)
                 if unmeasured:
                     _need_full_pass_if_hostile(total, narrow)
+                narrow = as_matrix(narrow)
                 merged = combiner(part, narrow if usable.all() else narrow[alive])
                 if not math.isfinite(_largest_magnitude(merged)):
                     merged = _merged_small(combiner, part, narrow, alive)
@@ -152,8 +156,9 @@ def _need_full_pass_if_hostile(total: Any, block: Block) -> None:
 
     A sum in which all rows have a part shows it: what is not finite stays so whatever is added.
     """
-    if not math.isfinite(_largest_magnitude(total)) or (
-        block.dtype.itemsize == 8 and not _largest_magnitude(block) < MAX_SQUARABLE
+    totals = total if isinstance(total, list) else [total]
+    if not all(math.isfinite(_largest_magnitude(leaf)) for leaf in totals) or (
+        block.dtype.itemsize == 8 and not _largest_magnitude(as_matrix(block)) < MAX_SQUARABLE
     ):
         raise NeedsFullPass
 
@@ -165,7 +170,7 @@ def _largest_magnitude(values: Any) -> float:
 
 def _largest(values: Any) -> float:
     """The largest number of this dtype."""
-    return float(np.finfo(np.float32 if values.dtype.itemsize == 4 else np.float64).max)
+    return float(np.finfo(np.float32 if working_size(values) == 4 else np.float64).max)
 
 
 class WeightedSum:
@@ -181,21 +186,24 @@ class WeightedSum:
         self._itemsize, self._wide = 8, False
         self._clipped: list[float] = []  # how far parts of a sum lay beyond the largest number
 
-    def into(self, place: Any, block: Block) -> bool:
-        """Sum a block straight into the output's memory, if that can be done; at memory speed."""
-        if place is None or self._in_float64(block):
-            return False
-        if isinstance(block, np.ndarray):
-            return isinstance(place, np.ndarray) and self._in_parallel(place, block)
-        if not block.is_cuda:
-            return False
-        from randeigen.backend import cuda
+    def into(self, place: Any, block: Block) -> float | None:
+        """Sum a block straight into the output's memory, at memory speed: how far its dtype moved the sum.
 
-        if cuda.takes(block):
-            cuda.weighted_sum(block, self._beside(block), place)
-            if not math.isfinite(_largest_magnitude(place)):
-                place.copy_(self._carefully(block))
-        return cuda.takes(block)
+        None if that cannot be done. Leaves are summed into as many places.
+        """
+        in_float64 = self._in_float64(block)
+        if place is None:
+            return None
+        if isinstance(block, np.ndarray):
+            fits = isinstance(place, np.ndarray) and not in_float64
+            return self._in_parallel(place, block) if fits else None
+        if not takes(block):
+            return None
+        from randeigen.backend.cuda.weighted_sum import weighted_sum
+
+        places = place if isinstance(place, list) else [place]
+        overflowed, moved = weighted_sum(block, self.weights, places, in_float64).tolist()
+        return None if overflowed else math.sqrt(moved)
 
     def rounding_error(self, moved: float) -> float:
         """How far the answer may be from the exact sum, if a cast has moved it by so much."""
@@ -216,7 +224,7 @@ class WeightedSum:
 
     def _in_float64(self, block: Block) -> bool:
         """Whether a float32 sum of these rows would be off by more than the certificate should show."""
-        self._itemsize = block.dtype.itemsize
+        self._itemsize = working_size(block)
         if self._size is None or self._itemsize == 8:
             return False
         self._wide = (self._count + 2) * UNIT_ROUNDOFF[4] * self._size.norm > self._smallest_visible()
@@ -228,19 +236,22 @@ class WeightedSum:
         return self._weights_beside
 
     def __call__(self, block: Block) -> Any:
-        if self._in_float64(block):
-            return self._carefully(block)
+        wide = self._in_float64(block)
         if isinstance(block, np.ndarray):
+            if wide:
+                return self._carefully(block)
             total = np.empty(block.shape[1], block.dtype)
             self._in_parallel(total, block)
             return total
-        total = block.new_empty(block.shape[1])
-        if self.into(total, block):
-            return total
+        places = empty_leaves(block, wide)
+        if self.into(places, block) is not None:
+            return joined(places)
+        if wide or not is_matrix(block):
+            return self._carefully(block)
         total = self._total(self._beside(block), block)
         return total if math.isfinite(_largest_magnitude(total)) else self._carefully(block)
 
-    def _in_parallel(self, place: Any, block: Any) -> bool:
+    def _in_parallel(self, place: Any, block: Any) -> float:
         """Every part of the columns on its own, wherever there is a core for it."""
         w, cut = self._beside(block), parts(block)
         ends = np.cumsum([part.shape[1] for part in cut]).tolist()
@@ -253,7 +264,7 @@ class WeightedSum:
                 here[:] = self._carefully(part)
 
         parallel_map(settle, list(zip(cut, places, strict=True)))
-        return True
+        return 0.0
 
     def _carefully(self, block: Block) -> Any:
         """The sum in float64, a quarter at first: no mean of finite rows is beyond the largest number.

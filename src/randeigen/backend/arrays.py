@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.chunking import COMPARED_NUMBERS
+from randeigen.backend.leaves import Leaves
 from randeigen.types import Array, Block
 
 UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size
@@ -48,13 +49,17 @@ def median_of_odd_rows(block: Block, rows: NDArray[np.intp]) -> Any:
 
 def as_float64(block: Block) -> Any:
     """A float64 copy where the block is."""
-    return block.astype(np.float64) if isinstance(block, np.ndarray) else block.double().clone()
+    if isinstance(block, np.ndarray):
+        return block.astype(np.float64)
+    return block.matrix(sys.modules["torch"].float64) if isinstance(block, Leaves) else block.double().clone()
 
 
 def largest_magnitudes(block: Any) -> Array:
     """(n,) the largest magnitude of each row; NaN if it holds one."""
     if isinstance(block, np.ndarray):
         return to_host_float64(np.maximum(block.max(1), -block.min(1)))
+    if isinstance(block, Leaves):
+        return to_host_float64(block.largest_magnitudes())
     return to_host_float64(block.amax(1).maximum(-block.amin(1)))
 
 
@@ -186,11 +191,6 @@ def as_writable_array(leaf: Any) -> Any:
     """A tensor's memory as a numpy array, where numpy has its dtype: torch's threads spin after each copy."""
     known = is_tensor(leaf) and on_host(leaf) and dtype_name(leaf.dtype) != "bfloat16"
     return leaf.numpy() if known else leaf
-
-
-def as_array(values: Any) -> Any:
-    """Some numbers of a leaf as a numpy array in main memory."""
-    return values.resolve_neg().cpu().numpy() if is_tensor(values) else values
 
 
 def copy(target: Any, source: Any) -> None:

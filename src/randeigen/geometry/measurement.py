@@ -17,6 +17,7 @@ import numpy as np
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64
 from randeigen.backend.chunking import parallel_map, parts, pieces
+from randeigen.backend.leaves import working_size
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
@@ -148,9 +149,11 @@ class GramAccumulator:
         self.precision = self.underflow = 0.0  # what rounding, and underflow, may take from an entry
         self.offset = False  # whether some block was far from the origin: the next ones will be too
         self.pairs = random_pairs(n, self.rng)
+        self.norms: Array | None = None  # of the rows of the block that is being added, if they were measured
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns, from the first pivot near its rows: none, random ones, the median."""
+        self.norms = None
         if not (self.offset or self._looks_offset(block)) and self._add_from(block, None):
             return
         self.offset = True
@@ -190,8 +193,10 @@ class GramAccumulator:
 
     def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
         """Add the block as measured from this pivot, unless that is far from the rows."""
-        measured, precision = scaled_gram(block, pivot_rows)
+        measured, precision = scaled_gram(block, pivot_rows, self.norms)
         squares = measured.gram.diagonal()[:-1]
+        if pivot_rows is None:
+            self.norms = np.sqrt(squares)
         odd = self._odd(block, squares, pivot_rows)
         if not np.isfinite(squares).any() and pivot_rows and self.unusable[list(pivot_rows)].any():
             return False  # the pivot itself is not finite
@@ -219,11 +224,11 @@ class GramAccumulator:
     ) -> tuple[ScaledGram, float]:
         cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
         terms = parallel_map(lambda part: gram_of_scaled_rows(part, index, pivot, alone), cut)
-        return reduce(added, terms), rounding(self.n, cut[0].shape[1], block.dtype.itemsize)
+        return reduce(added, terms), rounding(self.n, cut[0].shape[1], working_size(block))
 
     def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
         """Rows whose squares overflowed or, where those of the typical row are too small, underflowed."""
-        size = block.dtype.itemsize
+        size = working_size(block)
         large = ~(squares < LARGEST_EXACT_SQUARE[size]) & ~self.unusable
         overflowed: list[int] = np.flatnonzero(large).tolist()
         if overflowed:

@@ -29,6 +29,7 @@ from randeigen.backend.arrays import (
     to_host_float64,
 )
 from randeigen.backend.chunking import parallel_map, parts, pieces
+from randeigen.backend.leaves import as_matrix
 from randeigen.types import Array, Block, Mask
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
@@ -65,16 +66,19 @@ def products(block: Block, pivot_rows: Pivot | None = None) -> Array:
     return in_plain_units(scaled_gram(block, pivot_rows)[0])
 
 
-def scaled_gram(block: Block, pivot_rows: Pivot | None = None) -> tuple[ScaledGram, float]:
+def scaled_gram(
+    block: Block, pivot_rows: Pivot | None = None, norms: Array | None = None
+) -> tuple[ScaledGram, float]:
     """`products`, the origin's line at an exponent of its own; and how far an entry can be off.
 
-    That is relative to the two rows' norms, and holds whoever chose the numbers.
+    That is relative to the two rows' norms, and holds whoever chose the numbers. `norms` are those of the
+    rows, where they are known: on a GPU that saves a reading of the three.
     """
     n = block.shape[0]
     if _on_gpu(block):
         from randeigen.backend import cuda
 
-        gram, exponent, precision = cuda.gram_and_origin_exponent(block, pivot_rows)
+        gram, exponent, precision = cuda.gram_and_origin_exponent(block, pivot_rows, norms)
         exponent = UNSET if pivot_rows is None else exponent
         return ScaledGram(gram, np.append(np.zeros(n, np.int64), exponent)), precision
     cut = parts(block)
@@ -135,6 +139,7 @@ def unlike_pivot(block: Block, index: list[int], pivot_rows: Pivot | None = None
     """Which of these rows differ anywhere from the pivot or, without one, from 0."""
 
     def unlike(part: Any) -> Any:
+        part = as_matrix(part)
         pivot = 0 if pivot_rows is None else middle_of_three(*(part[i] for i in pivot_rows))
         some = part if len(index) == part.shape[0] else part[index]
         return to_host_float64((some != pivot).any(1))

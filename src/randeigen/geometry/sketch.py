@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host, largest_magnitudes, median
 from randeigen.backend.chunking import MAX_FLOAT64_POINT_NUMBERS, pieces
+from randeigen.backend.leaves import as_matrix, working_size
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.eigen import MAX_DENSE_ROWS, Operator, top_dense
 from randeigen.geometry.gram import (
@@ -194,10 +195,10 @@ class SketchAccumulator:
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns."""
-        if self.projection is None and self.precision == 0 and block.dtype.itemsize == 4:
+        if self.projection is None and self.precision == 0 and working_size(block) == 4:
             is_large = self.points.size > MAX_FLOAT64_POINT_NUMBERS
             self.points = np.zeros(self.shape, np.float32 if is_large else np.float64)
-        self.precision = max(self.precision, POINT_ROUNDING[block.dtype.itemsize])
+        self.precision = max(self.precision, POINT_ROUNDING[working_size(block)])
         at = columns.start
         for piece in pieces(block):
             self._add(slice(at, at + piece.shape[1]), piece)
@@ -206,6 +207,7 @@ class SketchAccumulator:
             self.check.add(columns, block)
 
     def _add(self, columns: slice, block: Block) -> None:
+        block = as_matrix(block)
         magnitudes = largest_magnitudes(block)
         self.unusable |= ~np.isfinite(magnitudes)
         usable = np.flatnonzero(~self.unusable)

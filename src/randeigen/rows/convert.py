@@ -33,6 +33,7 @@ from randeigen.backend.chunking import (
     block_columns,
     block_width,
 )
+from randeigen.backend.leaves import takes
 from randeigen.errors import BadRows
 from randeigen.rows.file_rows import FileRows, Visit
 from randeigen.rows.mixed_rows import MixedRows
@@ -82,7 +83,9 @@ class ArrayRows:
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
         self._work = working([array.dtype])
         negated = is_tensor(array) and array.is_neg()  # its memory holds the negative of its numbers
-        self._views = self._array.dtype == self._work and not negated
+        # Half precision is cast, but on a GPU, where it can be multiplied as it is.
+        as_it_is = array.dtype == self._work or (is_tensor(array) and takes(array))
+        self._views = as_it_is and not negated
         self._budget = HOST_VIEW_BLOCKS * block_bytes if self._views else block_bytes
         self._multiple = multiple
         if not on_host(array):

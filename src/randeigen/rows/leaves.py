@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_writable_array, copy, kind, store
 from randeigen.backend.chunking import block_columns
+from randeigen.backend.leaves import Leaves
 from randeigen.types import Weights
 
 Ballot = TypeVar("Ballot")
@@ -77,10 +78,17 @@ class OutputBuffer:
         return moved
 
     def place(self, columns: slice, like: Any) -> Any:
-        """The answer's own memory for these columns, or None if it does not hold numbers like these."""
-        first, *others = self._layout.leaf_slices(columns)
-        leaf = self._flat[first.leaf]
-        return leaf[first.start : first.stop] if not others and leaf.dtype == like.dtype else None
+        """The answer's own memory for these columns, or None if it does not hold numbers like these.
+
+        For a block of leaves it is a list, one for each.
+        """
+        slices = self._layout.leaf_slices(columns)
+        memory = [self._flat[entries.leaf][entries.start : entries.stop] for entries in slices]
+        if any(leaf.dtype != like.dtype for leaf in memory):
+            return None
+        if isinstance(like, Leaves):
+            return memory
+        return memory[0] if len(memory) == 1 else None
 
     def finish(self, weights: Weights) -> Any:
         """The answer in the caller's form; `weights` decide integers and bools."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from randeigen.backend.arrays import (
-    as_array,
     dtype_name,
     empty,
     gather,
@@ -22,6 +23,7 @@ from randeigen.backend.arrays import (
     working,
 )
 from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, block_columns, block_width
+from randeigen.backend.leaves import Leaves, has_kernels
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
 from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote
@@ -79,7 +81,10 @@ class RecordRows:
         self._multiple = multiple
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
-        """Blocks copied into one buffer, across as many leaves as fit."""
+        """Blocks copied into one buffer, across as many leaves as fit; on a GPU the leaves where they are."""
+        if self._as_they_lie():
+            yield slice(0, self.d), self._leaves()
+            return
         shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
         buffer = empty((self.n, block_width(*shape)), self._work, self._like)
         usable, unusable = list(self._rows), list(self.unusable)
@@ -92,6 +97,19 @@ class RecordRows:
                 values = [flat(row[leaf], entries.start, entries.stop) for row in self._rows.values()]
                 gather(block[:, entries.columns], usable, values)
             yield columns, block
+
+    def _as_they_lie(self) -> bool:
+        """Whether a GPU's kernels can read every row through the addresses of its leaves."""
+        if on_host(self._like) or not has_kernels():
+            return False
+        leaves = (row[k] for row in self._rows.values() for k in self._averaged)
+        dtype = self._like.dtype
+        return all(leaf.dtype == dtype and leaf.is_contiguous() and not leaf.is_neg() for leaf in leaves)
+
+    def _leaves(self) -> Leaves:
+        rows = [self._rows.get(i) for i in range(self.n)]
+        averaged = [self._averaged[entries.leaf] for entries in self._layout.leaf_slices(slice(0, self.d))]
+        return Leaves([[row and row[k].reshape(-1) for row in rows] for k in averaged])
 
     def answer(self) -> Answer:
         """A fresh record like most rows."""
@@ -119,8 +137,9 @@ class RecordRows:
         out = empty(tuple(leaves[0].shape), leaves[0].dtype, leaves[0])
 
         def read(columns: slice) -> tuple[Any, Weights]:
-            values = [as_array(flat(leaf, columns.start, columns.stop)) for leaf in leaves]
-            return np.stack(values), weights[voters]
+            return stacked_on_host([flat(leaf, columns.start, columns.stop) for leaf in leaves]), weights[
+                voters
+            ]
 
         decide_by_vote(out.reshape(-1), len(voters), self._budget // 8, read)
         return out
@@ -217,3 +236,10 @@ def flat(leaf: Any, start: int, stop: int) -> Any:
         flat(leaf[last], 0, stop - last * inner),
     ]
     return joined(parts)
+
+
+def stacked_on_host(vectors: Sequence[Any]) -> NDArray[Any]:
+    """(m, b) some numbers of m leaves in main memory; from a device by one transfer."""
+    if not any(map(on_host, vectors)):
+        vectors = sys.modules["torch"].stack([vector.resolve_neg() for vector in vectors]).cpu()
+    return np.stack([leaf.resolve_neg().numpy() if is_tensor(leaf) else leaf for leaf in vectors])

@@ -1,5 +1,86 @@
-"""Kernels that read rows where they lie on an NVIDIA GPU."""
+"""Both passes on an NVIDIA GPU: kernels that read the rows once, where they lie, whatever their float dtype.
 
-from randeigen.backend.cuda.old import gram_and_origin_exponent, takes, weighted_sum
+A call waits for the device twice: for the Gram matrix, and for what happened while the rows were summed up.
+"""
 
-__all__ = ["gram_and_origin_exponent", "takes", "weighted_sum"]
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.arrays import (
+    UNIT_ROUNDOFF,
+    as_float64,
+    largest_magnitudes,
+    middle_of_three,
+    scaled,
+    to_host_float64,
+)
+from randeigen.backend.chunking import pieces
+from randeigen.backend.leaves import Leaves, takes, working_size
+from randeigen.types import Array, Block
+
+__all__ = ["gram_and_origin_exponent", "gram_on_device"]
+
+Three = tuple[int, int, int]
+
+
+def gram_and_origin_exponent(
+    block: Block, pivot_rows: Three | None, norms: Array | None = None
+) -> tuple[Array, int, float]:
+    """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given.
+
+    The origin's are those of 2^-exponent times itself: the pivot's square may overflow where no difference
+    does. And how far an entry can be off, relative to the two rows' norms, whoever chose the numbers.
+    """
+    found, exponent, precision = gram_on_device(block, pivot_rows, norms)
+    return to_host_float64(found), exponent, precision
+
+
+def gram_on_device(
+    block: Block, pivot_rows: Three | None, norms: Array | None = None
+) -> tuple[Any, int, float]:
+    """The same, left where the rows are; nobody waits for it."""
+    exponent = 0 if pivot_rows is None else _exponent_of_middle(block, pivot_rows, norms)
+    if takes(block) and working_size(block) == 4:
+        from randeigen.backend.cuda.gram import gram
+
+        found, precision = gram(block, pivot_rows, exponent)
+    else:
+        found, precision = _by_torch(block, pivot_rows, exponent), (block.shape[1] + 8) * UNIT_ROUNDOFF[8]
+    if isinstance(block, Leaves) and block.missing:
+        found[block.missing] = found[:, block.missing] = math.nan
+    return found, exponent, precision
+
+
+def _exponent_of_middle(block: Block, three: Three, norms: Array | None) -> int:
+    """An exponent that the middle of three rows does not exceed: that of their norms, if these are known."""
+    sizes = np.zeros(3) if norms is None else norms[list(three)]
+    if not (np.isfinite(sizes) & (sizes > 0)).all():
+        sizes = np.concatenate([largest_magnitudes(block[i : i + 1]) for i in three])
+    finite = np.sort(sizes[np.isfinite(sizes)])
+    if not finite.size:
+        return 0
+    # Of three finite numbers two are at least as large as their middle.
+    exponent = math.frexp(finite[1] if finite.size == 3 else finite[-1])[1]
+    return max(-120, min(exponent, 120)) if working_size(block) == 4 else exponent
+
+
+def _by_torch(block: Block, pivot_rows: Three | None, exponent: int) -> Any:
+    """In float64: without Triton float32 products may be TF32 if the caller allowed that."""
+    import torch
+
+    n = block.shape[0]
+    total = torch.zeros((n + 1, n + 1), dtype=torch.float64, device=block.device)
+    for piece in pieces(block):
+        exact = piece if piece.dtype == torch.float64 and not isinstance(piece, Leaves) else as_float64(piece)
+        if pivot_rows is not None:
+            pivot = middle_of_three(*(exact[i] for i in pivot_rows))
+            exact, near = exact - pivot, scaled(pivot, -exponent)
+            total[:-1, -1] -= exact @ near
+            total[-1, -1] += near @ near
+        total[:-1, :-1] += exact @ exact.T
+    total[-1, :-1] = total[:-1, -1]
+    return total

@@ -1,78 +1,59 @@
 """Where rows lie in a GPU's memory, as tables of addresses that the kernels read.
 
 A matrix is one leaf, whose rows are a stride apart; vectors and state_dicts have an address for every row of
-every leaf. Columns are dealt out to programs as items, (leaf, first column, one past the last), so that one launch
-takes all leaves and every program has as much to do as any other.
+every leaf. Columns are taken in steps, which are dealt out to the programs in turn, leaf after leaf: one launch
+takes all leaves, every program has as much to do as any other, and what is read at once lies side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.leaves import Leaves
+
 VECTOR_BYTES = 16  # bytes that a thread loads at once where addresses allow
-LEAF_COLUMNS = 3  # of an item: leaf, start, stop
-
-
-class Leaves:
-    """n rows on one GPU as they lie: a block of columns that is read through addresses, never copied whole.
-
-    `leaves[k][i]` is leaf k of row i, flat and contiguous, or None where a row cannot be read; all are of one dtype.
-    """
-
-    def __init__(self, leaves: Sequence[Sequence[Any]]) -> None:
-        self.leaves = leaves
-        first = next(leaf for leaf in leaves[0] if leaf is not None)
-        self.dtype, self.device, self.is_cuda = first.dtype, first.device, first.is_cuda
-        self.lengths = [next(leaf for leaf in rows if leaf is not None).numel() for rows in leaves]
-        self.shape = len(leaves[0]), sum(self.lengths)
-        self.missing = [i for i, leaf in enumerate(leaves[0]) if leaf is None]
-
-    def addresses(self) -> NDArray[np.int64]:
-        """(leaves, n) addresses, 0 where there is nothing."""
-        return np.array(
-            [[0 if leaf is None else leaf.data_ptr() for leaf in rows] for rows in self.leaves], np.int64
-        )
 
 
 def addresses(block: Any) -> NDArray[np.int64]:
-    """(leaves, n) addresses of the rows of a block."""
+    """(leaves, n) where each row of a block begins."""
     if isinstance(block, Leaves):
         return block.addresses()
-    n, stride = block.shape[0], block.stride(0) * block.element_size()
-    return block.data_ptr() + np.arange(n, dtype=np.int64)[None] * stride
+    stride = block.stride(0) * block.element_size()
+    found: NDArray[np.int64] = block.data_ptr() + np.arange(block.shape[0], dtype=np.int64)[None] * stride
+    return found
 
 
-def lengths(block: Any) -> list[int]:
-    """The columns of each leaf."""
-    return block.lengths if isinstance(block, Leaves) else [block.shape[1]]
+def alignment(block: Any, *places: NDArray[np.int64]) -> int:
+    """Bytes that divide every address: as many as a thread loads at once, or those of one number."""
+    return VECTOR_BYTES if not any((found % VECTOR_BYTES).any() for found in places) else block.dtype.itemsize
 
 
-def aligned(found: NDArray[np.int64]) -> bool:
-    """Whether every row begins where a thread may load VECTOR_BYTES at once."""
-    return not (found % VECTOR_BYTES).any()
+def in_steps(block: Any, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """The columns of each leaf, the steps before it, and all steps; the last of a leaf may be a part of one."""
+    lengths = np.array(block.lengths if isinstance(block, Leaves) else [block.shape[1]], np.int64)
+    ends = np.cumsum(-(-lengths // step))
+    return lengths, np.append(0, ends[:-1]), int(ends[-1])
 
 
-def dealt(leaf_lengths: Sequence[int], readers: int, step: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Items, and where each reader's begin among them: all columns in order, about as many steps for each reader.
+def on_device(device: Any, *tables: NDArray[Any]) -> list[Any]:
+    """Tables of 64-bit numbers on a GPU, by one transfer that nobody waits for."""
+    import torch
 
-    No item has more than `most` steps. What is left over at the end of a leaf is an item of its own, so that all
-    others consist of whole steps and need no mask.
-    """
-    steps = np.array([-(-length // step) for length in leaf_lengths], np.int64)
-    ends = np.cumsum(steps)
-    total = int(ends[-1])
-    readers = max(1, min(readers, total))
-    bounds = np.arange(readers + 1, dtype=np.int64) * total // readers
-    whole = ends - steps + np.array(leaf_lengths, np.int64) // step  # where the last, partial step begins
-    longest = bounds[:-1, None] + np.arange(0, int((bounds[1:] - bounds[:-1]).max()), most, dtype=np.int64)
-    cuts = np.unique(np.concatenate((bounds, ends, whole, np.minimum(longest, bounds[1:, None]).ravel())))
-    starts, stops = cuts[:-1], cuts[1:]
-    leaf = np.searchsorted(ends, starts, side="right")
-    before = (ends - steps)[leaf]
-    limit = np.array(leaf_lengths, np.int64)[leaf]
-    items = np.stack((leaf, (starts - before) * step, np.minimum((stops - before) * step, limit)), axis=1)
-    return items, np.searchsorted(starts, bounds)
+    whole = torch.from_numpy(np.concatenate([table.view(np.int64).ravel() for table in tables]))
+    parts = whole.to(device, non_blocking=True).split([table.size for table in tables])
+    return [
+        part.view(torch.float64) if t.dtype == np.float64 else part
+        for part, t in zip(parts, tables, strict=True)
+    ]
+
+
+@cache
+def processors(device: Any) -> int:
+    """Multiprocessors of a GPU; on a CPU, where Triton's interpreter runs, a few."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 2

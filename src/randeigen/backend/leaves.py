@@ -1,0 +1,134 @@
+"""Blocks as they lie on a GPU: in half precision, or as leaves in many places.
+
+Kernels read both where they are. For all else `as_matrix` casts a block, or lays its leaves side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@cache
+def has_kernels() -> bool:
+    """Whether kernels can be compiled for a GPU: torch brings Triton along wherever it has one."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def takes(block: Any) -> bool:
+    """Whether the kernels can read a tensor or a block of leaves as it lies."""
+    if isinstance(block, Leaves):
+        return True
+    return bool(block.is_cuda and block.stride(1) == 1 and has_kernels())
+
+
+def as_matrix(block: Any) -> Any:
+    """A block as one float32 or float64 array; a copy only if it is none."""
+    if isinstance(block, np.ndarray):
+        return block
+    return block.matrix(working_dtype(block)) if isinstance(block, Leaves) else block.to(working_dtype(block))
+
+
+def is_matrix(block: Any) -> bool:
+    """Whether it is one float32 or float64 array as it lies."""
+    return isinstance(block, np.ndarray) or (not isinstance(block, Leaves) and block.dtype.itemsize >= 4)
+
+
+def working_size(block: Any) -> int:
+    """Bytes of the numbers that are computed with: for half precision those of float32."""
+    return max(int(block.dtype.itemsize), 4)
+
+
+def working_dtype(block: Any) -> Any:
+    """The dtype of a tensor's numbers when they are computed with."""
+    import torch
+
+    return torch.float64 if block.dtype.itemsize == 8 else torch.float32
+
+
+def empty_leaves(block: Any, wide: bool) -> list[Any]:
+    """Memory for one number for each column of a tensor, leaf by leaf; float64 if `wide`."""
+    import torch
+
+    dtype = torch.float64 if wide else working_dtype(block)
+    lengths = block.lengths if isinstance(block, Leaves) else [block.shape[1]]
+    return [torch.empty(length, dtype=dtype, device=block.device) for length in lengths]
+
+
+class Leaves:
+    """A block whose n rows lie in many places: read through addresses by the kernels, never copied whole.
+
+    `leaves[k][i]` is leaf k of row i, flat and contiguous, or None where a row cannot be read; all are on one
+    GPU and of one dtype. Slices of it are views like those of a matrix.
+    """
+
+    is_cuda = True
+
+    def __init__(self, leaves: Sequence[Sequence[Any]], like: Leaves | None = None) -> None:
+        self.leaves = leaves
+        self.missing = [i for i, leaf in enumerate(leaves[0]) if leaf is None]
+        if like is None:
+            one_row = next(i for i, leaf in enumerate(leaves[0]) if leaf is not None)
+            self.lengths = [len(rows[one_row]) for rows in leaves]
+            self.dtype, self.device = leaves[0][one_row].dtype, leaves[0][one_row].device
+        else:
+            self.lengths, self.dtype, self.device = like.lengths, like.dtype, like.device
+        self.shape = len(leaves[0]), sum(self.lengths)
+
+    def __getitem__(self, key: Any) -> Leaves:
+        """Some rows, by a slice or a list, or `[:, columns]`."""
+        if not isinstance(key, tuple):
+            index = range(self.shape[0])[key] if isinstance(key, slice) else key
+            return Leaves([[rows[i] for i in index] for rows in self.leaves], self)
+        first, last, _ = key[1].indices(self.shape[1])
+        cut = []
+        for rows, stop, length in zip(self.leaves, accumulate(self.lengths), self.lengths, strict=True):
+            here = slice(max(first - (stop - length), 0), min(last - (stop - length), length))
+            if here.start < here.stop:
+                cut.append([None if leaf is None else leaf[here] for leaf in rows])
+        return Leaves(cut)
+
+    def matrix(self, dtype: Any) -> Any:
+        """The rows side by side in one tensor; those that cannot be read are NaN."""
+        import torch
+
+        out = torch.full(self.shape, math.nan, dtype=dtype, device=self.device)
+        usable = [i for i in range(self.shape[0]) if i not in self.missing]
+        at = 0
+        for rows, length in zip(self.leaves, self.lengths, strict=True):
+            stacked = torch.stack([rows[i] for i in usable]).to(dtype)
+            if self.missing:
+                out[usable, at : at + length] = stacked
+            else:
+                out[:, at : at + length] = stacked
+            at += length
+        return out
+
+    def addresses(self) -> NDArray[np.int64]:
+        """(leaves, n), 0 where there is nothing."""
+        return np.array(
+            [[0 if leaf is None else leaf.data_ptr() for leaf in rows] for rows in self.leaves], np.int64
+        )
+
+    def largest_magnitudes(self) -> Any:
+        """(n,) the largest magnitude of each row on the device; NaN if it holds one or cannot be read."""
+        import torch
+
+        nothing = torch.full((), math.nan, dtype=self.dtype, device=self.device)
+        ends = [
+            nothing
+            if row[0] is None
+            else torch.stack([e for leaf in row for e in (leaf.amax(), -leaf.amin())]).amax()
+            for row in zip(*self.leaves, strict=True)
+        ]
+        return torch.stack(ends)
