@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,9 +13,19 @@ import numpy as np
 from randeigen.backend.arrays import as_float64, as_host, joined, like, to_host_float64
 from randeigen.backend.batched import beside, namespace, where_true
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, MIXED_NUMBERS, parallel_map
+from randeigen.backend.device_blocks import InRegisters, MergedColumns
 from randeigen.geometry.gram_batch import measured_batch
 from randeigen.geometry.measurement import GramAccumulator
-from randeigen.types import AfterMixing, Array, Block, ChunkedWeights, ColumnPlan, Combiner, Geometry, Mask
+from randeigen.types import (
+    AfterMixing,
+    Array,
+    Block,
+    ChunkedWeights,
+    ColumnPlan,
+    Combiner,
+    Geometry,
+    Mask,
+)
 
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
 CHUNK_PIVOT_KEY = 2**63  # no chunk begins at this column, so no other random numbers have this key
@@ -135,6 +146,15 @@ class WithDistanceToMean:
         if largest > 0:
             self.distance = math.hypot(self.distance, largest * float(np.linalg.norm(apart / largest)))
         return answer
+
+    def in_registers(self, block: Block, usable: Sequence[int], weights: Array) -> MergedColumns | None:
+        """As the combiner does it, if it can."""
+        if not isinstance(self._combiner, InRegisters):
+            return None
+        merged = self._combiner.in_registers(block, usable, weights)
+        if merged is not None:
+            self.distance = math.hypot(self.distance, merged.from_mean)
+        return merged
 
 
 def _plain_mean(block: Block) -> Array:

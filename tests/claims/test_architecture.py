@@ -23,6 +23,7 @@ FLOORS = (
     {"outcomes"},
     {"backend"},
     {"rows", "geometry"},
+    {"weighted_sum"},
     {"certificate", "part_certificate", "partition", "combine", "column_combiners"},
     {"prior_weights"},
     {"source", "rules"},

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.chunking import COMPARED_NUMBERS
-from randeigen.backend.leaves import Leaves
+from randeigen.backend.device_blocks import Leaves
 from randeigen.types import Array, Block
 
 UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size

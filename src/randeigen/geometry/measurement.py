@@ -17,7 +17,7 @@ import numpy as np
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64
 from randeigen.backend.chunking import parallel_map, parts, pieces
-from randeigen.backend.leaves import working_size
+from randeigen.backend.device_blocks import working_size
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index

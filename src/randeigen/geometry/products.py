@@ -29,7 +29,7 @@ from randeigen.backend.arrays import (
     to_host_float64,
 )
 from randeigen.backend.chunking import parallel_map, parts, pieces
-from randeigen.backend.leaves import as_matrix
+from randeigen.backend.device_blocks import as_matrix
 from randeigen.types import Array, Block, Mask
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column

@@ -11,12 +11,13 @@ import numpy as np
 from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host_array, joined
 from randeigen.backend.batched import beside, namespace
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, parallel_map
-from randeigen.combine import RowSizes, WeightedSum
+from randeigen.backend.device_blocks import as_matrices
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
 from randeigen.parts.judging import Judged
 from randeigen.parts.measuring import is_batched
 from randeigen.types import Array, Block, Index, Mask, Progress, Rows
+from randeigen.weighted_sum import RowSizes, WeightedSum
 
 GRAM_NUMBERS = 2**18  # numbers of the Gram matrices that are judged together: they fit a core's own cache
 
@@ -94,7 +95,7 @@ class Combining:
         sums: dict[int, WeightedSum] = {}
         moved = 0.0
         with np.errstate(all="ignore"):
-            for columns, block in rows.blocks():
+            for columns, block in as_matrices(rows.blocks()):
                 block = as_host_array(block)
                 for run in self.partition.within(columns):
                     start, stop = max(run.start, columns.start), min(run.stop, columns.stop)

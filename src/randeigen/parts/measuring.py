@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.arrays import as_host_array
+from randeigen.backend.device_blocks import as_matrices
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.measurement import NOT_FINITE, GramAccumulator
@@ -37,7 +38,7 @@ class MeasuredParts:
         seeds = np.random.default_rng(seed).integers(2**63, size=len(keys)).tolist()
         self._accumulators = {key: GramAccumulator(rows.n, own) for key, own in zip(keys, seeds, strict=True)}
         with np.errstate(all="ignore"):
-            for columns, block in rows.blocks():
+            for columns, block in as_matrices(rows.blocks()):
                 self._add(columns, as_host_array(block))
                 if progress:
                     progress("measuring", columns.stop, rows.d)

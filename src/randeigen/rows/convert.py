@@ -33,7 +33,7 @@ from randeigen.backend.chunking import (
     block_columns,
     block_width,
 )
-from randeigen.backend.leaves import takes
+from randeigen.backend.device_blocks import takes
 from randeigen.errors import BadRows
 from randeigen.rows.file_rows import FileRows, Visit
 from randeigen.rows.mixed_rows import MixedRows

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_writable_array, copy, kind, store
 from randeigen.backend.chunking import block_columns
-from randeigen.backend.leaves import Leaves
+from randeigen.backend.device_blocks import Leaves
 from randeigen.types import Weights
 
 Ballot = TypeVar("Ballot")

@@ -23,7 +23,7 @@ from randeigen.backend.arrays import (
     working,
 )
 from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, block_columns, block_width
-from randeigen.backend.leaves import Leaves, has_kernels
+from randeigen.backend.device_blocks import Leaves, has_kernels
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
 from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote

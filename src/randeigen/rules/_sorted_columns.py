@@ -6,7 +6,8 @@ vector instructions, six times faster than selecting the middle, and all below c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +20,8 @@ from randeigen.backend.chunking import (
     STRIPS_PER_THREAD,
     parallel_map,
 )
-from randeigen.types import Block
+from randeigen.backend.device_blocks import MergedColumns, takes
+from randeigen.types import Array, Block
 
 Sorted = Any  # (s, n) array or tensor, each line a column in ascending order; may be written to
 
@@ -30,10 +32,29 @@ class SortedColumns:
 
     answer: Callable[[Sorted], Any]
     rows: list[int] | None = None
+    kind: str | None = None  # the name of that answer among a GPU's kernels, if it is there
+    f: int = 0  # how many numbers it leaves out: at each end, or in all
     block_multiple: ClassVar[int] = 1
 
     def __call__(self, columns: slice, block: Block) -> Any:
         return (_on_host if isinstance(block, np.ndarray) else _on_device)(block, self.answer, self.rows)
+
+    def in_registers(self, block: Block, usable: Sequence[int], weights: Array) -> MergedColumns | None:
+        """By the kernel, if there is one; None where sums overflow."""
+        rows = list(usable) if self.rows is None else [usable[i] for i in self.rows]
+        if self.kind is None or not takes(block):
+            return None
+        from randeigen.backend.cuda.columns import MAX_ROWS, merged_columns
+
+        if len(rows) > MAX_ROWS:
+            return None
+        counted = np.full(weights.size, np.nan)
+        counted[usable] = weights[usable]
+        answer, events = merged_columns(block, self.kind, self.f, rows, counted)
+        overflowed, from_sum, from_mean = events.tolist()
+        if overflowed or not math.isfinite(from_sum + from_mean):
+            return None
+        return MergedColumns(answer, math.sqrt(from_sum), math.sqrt(from_mean))
 
 
 def median(lines: Sorted) -> Any:

@@ -26,12 +26,14 @@ class ColumnRule(Rule):
 
     family: ClassVar[str] = "Column by column"
     by_column: ClassVar[bool] = True
+    kernel: ClassVar[str | None] = None  # the name of `answer` among a GPU's kernels, if it is there
 
     def statistic(self) -> Statistic:
         return Statistic.NONE
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
-        return Decision(None, SortedColumns(lambda columns: self.answer(columns, f)), notes=(LEANS,))
+        columns = SortedColumns(lambda lines: self.answer(lines, f), kind=self.kernel, f=f)
+        return Decision(None, columns, notes=(LEANS,))
 
     @abstractmethod
     def answer(self, columns: Sorted, f: int) -> Any:
@@ -49,6 +51,7 @@ class Median(ColumnRule):
     """
 
     name: ClassVar[str] = "median"
+    kernel: ClassVar[str | None] = "median"
     facts: ClassVar[Facts] = Facts(
         paper="Yin et al. 2018, arXiv:1803.01498",
         cost="n·log n·d",
@@ -70,6 +73,7 @@ class TrimmedMean(ColumnRule):
     """
 
     name: ClassVar[str] = "trimmed-mean"
+    kernel: ClassVar[str | None] = "trimmed mean"
     facts: ClassVar[Facts] = Facts(
         paper="Yin et al. 2018, arXiv:1803.01498",
         cost="n·log n·d",
@@ -91,6 +95,7 @@ class MeaMed(ColumnRule):
     """
 
     name: ClassVar[str] = "meamed"
+    kernel: ClassVar[str | None] = "mean around the median"
     facts: ClassVar[Facts] = Facts(
         paper="Xie, Koyejo, Gupta 2018, arXiv:1802.10116",
         cost="n·log n·d",
@@ -111,6 +116,7 @@ class Phocas(ColumnRule):
     """
 
     name: ClassVar[str] = "phocas"
+    kernel: ClassVar[str | None] = "mean around the trimmed mean"
     facts: ClassVar[Facts] = Facts(
         paper="Xie, Koyejo, Gupta 2018, arXiv:1805.09682",
         cost="n·log n·d",

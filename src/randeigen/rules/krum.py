@@ -50,7 +50,12 @@ class Bulyan(Rule):
         weights[picked] = 1 / picked.size
         verdict = Verdict(weights, Stop.DIRECT, notes=(f"Krum picked {picked.size} of {geometry.n} rows",))
         beta = max(picked.size - 2 * f, 1)
-        nearest = SortedColumns(lambda lines: mean_of_nearest(lines, median(lines), beta), picked.tolist())
+        nearest = SortedColumns(
+            lambda lines: mean_of_nearest(lines, median(lines), beta),
+            picked.tolist(),
+            kind="mean around the median",
+            f=picked.size - beta,
+        )
         return Decision(verdict, nearest)
 
 

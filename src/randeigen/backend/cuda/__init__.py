@@ -19,7 +19,7 @@ from randeigen.backend.arrays import (
     to_host_float64,
 )
 from randeigen.backend.chunking import pieces
-from randeigen.backend.leaves import Leaves, takes, working_size
+from randeigen.backend.device_blocks import Leaves, takes, working_size
 from randeigen.types import Array, Block
 
 __all__ = ["gram_and_origin_exponent", "gram_on_device"]

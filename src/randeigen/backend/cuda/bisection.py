@@ -8,18 +8,17 @@ for float32. Nothing is sorted. Keys are integers in the order of the numbers.
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from randeigen.backend.cuda.language import jit, tl
 
 
-@triton.jit
+@jit
 def _order_key(x, INT: tl.constexpr, BITS: tl.constexpr):
     """Integers that are in the order of the numbers."""
     bits = x.to(INT, bitcast=True)
     return bits ^ ((bits >> (BITS - 1)) & ~(tl.full((1, 1), 1, INT) << (BITS - 1)))
 
 
-@triton.jit
+@jit
 def _kth(
     keys,
     k,
@@ -42,13 +41,13 @@ def _kth(
     return found
 
 
-@triton.jit
+@jit
 def _value(key, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr):
     """The number of a key."""
     return (key ^ ((key >> (BITS - 1)) & ~(tl.full((1,), 1, INT) << (BITS - 1)))).to(FLOAT, bitcast=True)
 
 
-@triton.jit
+@jit
 def _trimmed(
     keys,
     n,
@@ -72,7 +71,7 @@ def _trimmed(
     return tl.where(same, left, total / (n - 2 * f).to(FLOAT))
 
 
-@triton.jit
+@jit
 def _median(
     keys,
     n,
@@ -92,7 +91,7 @@ def _median(
     return tl.where(n % 2 == 1, right, left * 0.5 + right * 0.5)
 
 
-@triton.jit
+@jit
 def _around(
     x, centre, k, live, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr, COLUMNS: tl.constexpr
 ):
@@ -113,7 +112,7 @@ def _around(
     return total / k.to(FLOAT)
 
 
-@triton.jit
+@jit
 def bisected(x, live, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr,
              LOW: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """(COLUMNS,) what KIND makes of the columns of x, whose first n lines are live."""

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import triton
-import triton.language as tl
 
 from randeigen.backend.cuda.bisection import bisected
 from randeigen.backend.cuda.gram import triton_dtype
+from randeigen.backend.cuda.language import jit, tl, triton
 from randeigen.backend.cuda.sorting_network import network_sorted
 from randeigen.backend.cuda.tables import addresses, in_steps, on_device, processors
 from randeigen.types import Array
@@ -83,7 +82,7 @@ def merged_columns(
     return answer, events.sum(0)
 
 
-@triton.jit
+@jit
 def _columns_kernel(
     weights, pointers, lengths, steps_before, offsets, answers, events, leaves, m, n, f,
     DTYPE: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr,
@@ -106,13 +105,13 @@ def _columns_kernel(
             total = tl.zeros((COLUMNS,), FLOAT)
             plain = tl.zeros((COLUMNS,), FLOAT)
             if NETWORK:
-                values = ()
+                values: Any = ()
                 for i in tl.static_range(LINES):
                     row = tl.load(rows + i, mask=i < n, other=0).to(tl.pointer_type(DTYPE))
                     x = tl.load(row + c, mask=inside & (i < n), other=0.0).to(FLOAT)
                     total += tl.load(weights + i, mask=i < n, other=0.0).to(FLOAT) * x
                     plain += x
-                    values = values + (tl.where(i < n, x, float("inf")),)
+                    values = values + (tl.where(i < n, x, float("inf")),)  # noqa: RUF005
                 answer = network_sorted(values, n, f, KIND, FLOAT, BITS, LINES, COLUMNS)
             else:
                 at = tl.load(rows + line, mask=line < n, other=0).to(tl.pointer_type(DTYPE))

@@ -19,11 +19,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import triton
-import triton.language as tl
 
 from randeigen.backend.arrays import UNIT_ROUNDOFF
 from randeigen.backend.cuda.gram_kernels import collect_kernel, gram_kernel
+from randeigen.backend.cuda.language import tl, triton
 from randeigen.backend.cuda.tables import addresses, alignment, in_steps, on_device, processors
 
 ADDITIONS = 512  # ordinary additions in float32 that a program makes before it adds to float64

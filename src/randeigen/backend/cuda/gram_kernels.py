@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from randeigen.backend.cuda.language import jit, tl
 
 
-@triton.jit
+@jit
 def _loaded(at, c, live, inside, MASKED: tl.constexpr):
     if MASKED:
         return tl.load(at + c, mask=live & inside, other=0.0)
@@ -16,7 +15,7 @@ def _loaded(at, c, live, inside, MASKED: tl.constexpr):
         return tl.load(at + c, mask=live, other=0.0)
 
 
-@triton.jit
+@jit
 def _step(
     whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, start, size, one, shrink,
     PIVOT: tl.constexpr, SPLIT: tl.constexpr, ONE_TILE: tl.constexpr, MASKED: tl.constexpr,
@@ -61,7 +60,7 @@ def _step(
     return whole + one * part
 
 
-@triton.jit
+@jit
 def gram_kernel(
     pointers, lengths, steps_before, pairs, three, grams, leaves, n, side, one, shrink,
     DTYPE: tl.constexpr, ALIGN: tl.constexpr,
@@ -110,7 +109,8 @@ def gram_kernel(
             p2 = tl.multiple_of(tl.load(row + tl.load(three + 2)).to(tl.pointer_type(DTYPE)), ALIGN) + shift
             for start in range(0, full * stride, stride):
                 whole = _step(
-                    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, start, 0, one, shrink,
+                    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, start, 0,
+                    one, shrink,
                     PIVOT, SPLIT, ONE_TILE, False, TILE, SEGMENTS, STRIP, STRIPS,
                 )  # fmt: skip
             rest = full * stride
@@ -124,10 +124,11 @@ def gram_kernel(
     tl.store(out, tl.load(out) + whole.to(tl.float64))
 
 
-@triton.jit
+@jit
 def collect_kernel(
     grams, total, copies, n, lines, side,
-    ONE_TILE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COPIES: tl.constexpr, ENTRIES: tl.constexpr,
+    ONE_TILE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    COPIES: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
     """Every program's matrices added up and made symmetric; 0 beyond the first `lines` lines."""
     entry = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)

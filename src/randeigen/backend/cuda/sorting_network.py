@@ -1,4 +1,4 @@
-"""Order statistics of columns with up to 128 rows: sorted by a network, each column in one thread's registers.
+"""Order statistics of columns with few rows: sorted by a network, each column in one thread's registers.
 
 Batcher's odd-even merge sort is written as machine instructions, a minimum and a maximum for each comparison;
 what an answer does not need is left out by the assembler.
@@ -8,11 +8,10 @@ what an answer does not need is left out by the assembler.
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from randeigen.backend.cuda.language import constexpr_function, jit, tl
 
 
-@triton.constexpr_function
+@constexpr_function
 def _network(n, bits):
     """The instructions that sort registers $0 to $n-1."""
     lines, p = [f"{{ .reg .f{bits} least;"], 1
@@ -30,18 +29,18 @@ def _network(n, bits):
     return " ".join([*lines, "}"])
 
 
-@triton.constexpr_function
+@constexpr_function
 def _in_place(n, bits):
     """Constraints: n outputs, and n inputs in the same registers."""
     return ",".join(["=f" if bits == 32 else "=d"] * n + [str(i) for i in range(n)])
 
 
-@triton.constexpr_function
+@constexpr_function
 def _repeated(dtype, n):
     return (dtype,) * n
 
 
-@triton.jit
+@jit
 def _picked(values, index, LINES: tl.constexpr):
     """(COLUMNS,) from each column the number at its own index."""
     found = values[0]
@@ -50,7 +49,7 @@ def _picked(values, index, LINES: tl.constexpr):
     return found
 
 
-@triton.jit
+@jit
 def _mean_of(values, first, last, FLOAT: tl.constexpr, LINES: tl.constexpr):
     """The mean of the numbers from `first` to `last`."""
     total = values[0] * 0.0
@@ -59,7 +58,7 @@ def _mean_of(values, first, last, FLOAT: tl.constexpr, LINES: tl.constexpr):
     return total / (last - first + 1).to(FLOAT)
 
 
-@triton.jit
+@jit
 def network_sorted(values, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, BITS: tl.constexpr,
                    LINES: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """(COLUMNS,) what KIND makes of columns given as LINES vectors, of which those beyond n are inf."""

@@ -1,8 +1,9 @@
 """Where rows lie in a GPU's memory, as tables of addresses that the kernels read.
 
 A matrix is one leaf, whose rows are a stride apart; vectors and state_dicts have an address for every row of
-every leaf. Columns are taken in steps, which are dealt out to the programs in turn, leaf after leaf: one launch
-takes all leaves, every program has as much to do as any other, and what is read at once lies side by side.
+every leaf. Columns are taken in steps, which are dealt out to the programs in turn, leaf after leaf: one
+launch takes all leaves, no program has much more to do than another, and what is read at once lies side by
+side.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.leaves import Leaves
+from randeigen.backend.device_blocks import Leaves
 
 VECTOR_BYTES = 16  # bytes that a thread loads at once where addresses allow
 
@@ -33,7 +34,7 @@ def alignment(block: Any, *places: NDArray[np.int64]) -> int:
 
 
 def in_steps(block: Any, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """The columns of each leaf, the steps before it, and all steps; the last of a leaf may be a part of one."""
+    """The columns of each leaf, the steps before it, and all steps. The last of a leaf may be shorter."""
     lengths = np.array(block.lengths if isinstance(block, Leaves) else [block.shape[1]], np.int64)
     ends = np.cumsum(-(-lengths // step))
     return lengths, np.append(0, ends[:-1]), int(ends[-1])

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import triton
-import triton.language as tl
 
 from randeigen.backend.cuda.gram import triton_dtype
+from randeigen.backend.cuda.language import jit, tl
 from randeigen.backend.cuda.tables import addresses, alignment, in_steps, on_device, processors
 from randeigen.types import Array
 
@@ -54,7 +53,7 @@ def weighted_sum(
     return events.sum(0)
 
 
-@triton.jit
+@jit
 def _step(
     weights, pointers, answer, start, stop, m, overflowed, moved,
     DTYPE: tl.constexpr, OUT: tl.constexpr, SUM: tl.constexpr, ALIGN: tl.constexpr, MASKED: tl.constexpr,
@@ -71,7 +70,7 @@ def _step(
             else:
                 x = tl.load(row + c, mask=(c >= 0) & (to != 0), other=0.0)
             total += tl.load(weights + k + u).to(SUM) * x.to(SUM)
-    stored = total.to(tl.float32).to(OUT) if OUT != tl.float64 else total.to(OUT)
+    stored = total.to(tl.float32).to(OUT) if tl.float64 != OUT else total.to(OUT)
     if MASKED:
         tl.store(answer + c, stored, mask=c < stop)
     else:
@@ -83,7 +82,7 @@ def _step(
     return overflowed, moved
 
 
-@triton.jit
+@jit
 def _sum_kernel(
     weights, pointers, lengths, steps_before, answers, events, leaves, m,
     DTYPE: tl.constexpr, OUT: tl.constexpr, SUM: tl.constexpr, ALIGN: tl.constexpr,

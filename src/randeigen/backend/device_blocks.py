@@ -6,13 +6,17 @@ Kernels read both where they are. For all else `as_matrix` casts a block, or lay
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from randeigen.types import Array, Block
+
+COPIED_NUMBERS = 2**23  # numbers of a block that are copied at a time
 
 
 @cache
@@ -37,6 +41,18 @@ def as_matrix(block: Any) -> Any:
     if isinstance(block, np.ndarray):
         return block
     return block.matrix(working_dtype(block)) if isinstance(block, Leaves) else block.to(working_dtype(block))
+
+
+def as_matrices(blocks: Iterable[tuple[slice, Any]]) -> Iterator[tuple[slice, Any]]:
+    """Blocks as float32 or float64 arrays; those that must be copied, some columns at a time."""
+    for columns, block in blocks:
+        if is_matrix(block):
+            yield columns, block
+            continue
+        step = max(1, COPIED_NUMBERS // block.shape[0])
+        for start in range(columns.start, columns.stop, step):
+            part = slice(start, min(start + step, columns.stop))
+            yield part, as_matrix(block[:, part.start - columns.start : part.stop - columns.start])
 
 
 def is_matrix(block: Any) -> bool:
@@ -132,3 +148,19 @@ class Leaves:
             for row in zip(*self.leaves, strict=True)
         ]
         return torch.stack(ends)
+
+
+class MergedColumns(NamedTuple):
+    """An answer made column by column, and how far it is from two means of the rows."""
+
+    answer: Any  # (b,)
+    from_sum: float  # Σ wᵢ xᵢ
+    from_mean: float  # the plain mean
+
+
+@runtime_checkable
+class InRegisters(Protocol):
+    """A combiner that a GPU can run on rows where they lie, each column in registers."""
+
+    def in_registers(self, block: Block, usable: Sequence[int], weights: Array) -> MergedColumns | None:
+        """The answer for a block of all rows, `weights` being theirs; None where that cannot be done."""
