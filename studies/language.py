@@ -18,15 +18,17 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import randeigen
 from randeigen.attacks import EP
 from randeigen.geometry.gram_batch import chunk_variances
 from randeigen.lab import FederatedConfig, Federation, Task
@@ -42,8 +44,12 @@ RULES = {
     "no-regret": "chunked-no-regret:sigma={sigma!r}",
     "no-regret-adaptive": "chunked-no-regret:sigma={sigma!r},adaptive=true",
     "randeigen": "randeigen",
+    "randeigen-rows": "randeigen",
+    "randeigen-hybrid": "randeigen",
     "published": "published",
 }
+WORD_TABLE = "*word*"  # the embedding table's name in any of the models
+PARTS = {"randeigen-rows": f"rows:{WORD_TABLE}", "randeigen-hybrid": f"hybrid:rows:{WORD_TABLE}"}
 ATTACKS = {
     "none": "none",
     "ep": "ep",
@@ -52,10 +58,13 @@ ATTACKS = {
     "hidra": "hidra:sigma={sigma!r},tensors=false",  # cut as FILTERING cuts
     "hidra-10": "hidra:sigma={ten_sigma!r},tensors=false",
     "hidra-adaptive": "hidra-adaptive:tensors=false",
+    "hidra-rows": "hidra-adaptive:chunk={width}",  # cut along the rows of the embedding table
 }
 # What clients do in a round, by the learning rate and the most steps: honest updates are short, or longer.
 SETTINGS = {"short": (2e-5, 10), "long": (5e-5, 10), "pass": (2e-5, 0), "trial": (2e-5, 1)}
-PASSES = ("settings", "main", "long", "rules", "eps", "seeds", "published")
+FILTERS = ("filtering-adaptive", "filtering", "no-regret", "no-regret-adaptive")
+PASSES = ("main", "parts", "long", "rules", "eps", "seeds", "parts-seeds", "eps-adaptive", "published")
+VARIANCES_EVERY = 4  # rounds between measurements of the honest variances of an unattacked run
 REPEATS = 3  # of the last round's aggregation, to measure its time and memory
 
 
@@ -76,10 +85,11 @@ class Cell:
         """The unattacked mean that it is compared with."""
         return replace(self, attack="none", rule="mean", eps=0.0)
 
-    def config(self, task: str, sigma: float, clients: int) -> FederatedConfig:
+    def config(self, task: str, sigma: float, clients: int, width: int) -> FederatedConfig:
         """The federation of this cell; without attack rules assume a fifth, as under attack."""
         byzantine = max(1, int(self.eps * clients + 1e-9))
         values = {"sigma": sigma, "ten_sigma": 10 * sigma, "boost": clients / byzantine}
+        values["width"] = width
         rate, steps = SETTINGS[self.setting]
         return FederatedConfig(
             task=task,
@@ -92,45 +102,54 @@ class Cell:
             clients=clients,
             rate=rate,
             steps=steps,
+            parts=PARTS.get(self.rule, "whole"),
         )
 
 
 def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     """All cells, the most important first. The unattacked mean of a seed comes before its other cells."""
     start = Cell("none", "mean", 0.0, rounds=rounds, encoder=encoder)
-    everything = [name for name in ATTACKS if name != "none"]
+    ours, baselines = ("randeigen", "randeigen-hybrid", "randeigen-rows"), FILTERS
+    hidras, eps_attacks = ("hidra", "hidra-adaptive"), ("ep-boosted", "ep", "ep-blended", "hidra")
+
+    def at(eps: float, attacks: Sequence[str], rules: Sequence[str], **more: Any) -> list[Cell]:
+        return [replace(start, attack=a, rule=r, eps=eps, **more) for a in attacks for r in rules]
+
+    def unattacked(rules: Sequence[str], **more: Any) -> list[Cell]:
+        return [replace(start, rule=rule, **more) for rule in rules]
+
     kinds: dict[str, list[Cell]] = {
-        "settings": [replace(start, setting=name) for name in ("short", "long")],
         "main": [
-            *(replace(start, rule=rule) for rule in ("mean", "randeigen")),
-            *(replace(start, attack=a, rule=r, eps=0.2) for a in everything for r in ("mean", "randeigen")),
+            *unattacked(("mean", "randeigen")),
+            *at(0.2, ("ep", "ep-boosted", "ep-blended", *hidras), ("mean", "randeigen")),
+        ],
+        "parts": [
+            *unattacked(ours[1:]),
+            *at(0.2, ("ep", "ep-boosted", "ep-blended", *hidras, "hidra-rows"), ours[1:]),
+            *at(0.2, ("hidra-rows",), ("mean", "randeigen")),
         ],
         "long": [
-            *(replace(start, setting="long", rule=rule) for rule in ("mean", "randeigen")),
-            *(
-                replace(start, setting="long", attack=a, rule=r, eps=0.2)
-                for a in ("ep", "ep-boosted", "ep-blended", "hidra")
-                for r in ("mean", "randeigen")
-            ),
+            *unattacked(("mean", "randeigen"), setting="long"),
+            *at(0.2, eps_attacks, ("mean", *ours[:2]), setting="long"),
         ],
-        "rules": [
-            replace(start, attack=a, rule=r, eps=0.2)
-            for r in ("filtering-adaptive", "filtering", "no-regret", "no-regret-adaptive")
-            for a in ("none", "ep-boosted", "hidra", "hidra-adaptive", "ep", "ep-blended", "hidra-10")
+        "rules": [*at(0.2, ("ep-boosted", *hidras, "ep", "ep-blended"), baselines), *unattacked(baselines)],
+        "eps": [cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, eps_attacks, ("randeigen", "mean"))],
+        "eps-adaptive": [
+            cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, hidras[1:], ("randeigen", "mean"))
         ],
-        "eps": [
-            replace(start, attack=a, rule=r, eps=eps)
-            for eps in (0.05, 0.1, 0.15)
-            for a in everything
-            for r in ("randeigen", "mean")
+        "published": [*at(0.2, ("ep-boosted", "hidra"), ("published",)), *unattacked(("published",))],
+        "trial": [
+            replace(start, setting="trial"),
+            *at(0.2, ("ep", "hidra"), ("mean", "randeigen-hybrid", "filtering-adaptive"), setting="trial"),
         ],
     }
-    trial = replace(start, setting="trial")
-    kinds["trial"] = [trial, replace(trial, attack="ep", eps=0.2), replace(trial, attack="hidra", eps=0.2)]
-    kinds["published"] = [
-        replace(start, attack=a, rule="published", eps=0.2) for a in ("ep-boosted", "hidra", "none", "ep")
-    ]
     kinds["seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"]]
+    kinds["parts-seeds"] = [
+        replace(cell, seed=seed)
+        for seed in (1, 2)
+        for cell in kinds["parts"]
+        if cell.rule == "randeigen-hybrid"
+    ]
     for name in passes:
         yield from kinds[name]
 
@@ -139,7 +158,9 @@ def play(
     cell: Cell, task: Task, name: str, sigma: float, clients: int, device: str, until: float = math.inf
 ) -> dict[str, Any]:
     """Train one cell, with fewer rounds if time is up; its record."""
-    spec = cell.config(name, sigma, clients)
+    names = dict(task.model().named_parameters())
+    (table,) = [parameter for key, parameter in names.items() if fnmatchcase(key, WORD_TABLE)]
+    spec = cell.config(name, sigma, clients, table.shape[1])
     lab = Federation.of(spec, task=task, device=device)
     own = EP().success_sets(lab.info, *lab.test)["asr"] if cell.attack == "none" else None
     weights, state = lab.info.initial_weights, dict[str, Any]()
@@ -157,7 +178,7 @@ def play(
             norms = rows.norm(dim=1)
             honest, byzantine = norms[metrics.liars :], norms[: metrics.liars]
             record["norms"] = [float(part.mean()) for part in (honest, byzantine) if len(part)]
-            if cell == cell.base:
+            if cell == cell.base and (last or t % VARIANCES_EVERY == 1):
                 variances.append(float(np.max(chunk_variances(rows, 1000))))
             if last:
                 cost = cost_of(lab, rows, metrics.liars)
@@ -193,7 +214,7 @@ def cost_of(lab: Federation, rows: Any, m: int) -> dict[str, float]:
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
         began = time.perf_counter()
-        randeigen.aggregate(rows, rule=rule, seed=repeat)
+        lab.aggregate(rows, rule, repeat)
         if rows.is_cuda:
             torch.cuda.synchronize()
             peak = max(peak, torch.cuda.max_memory_allocated() - before)
@@ -202,33 +223,54 @@ def cost_of(lab: Federation, rows: Any, m: int) -> dict[str, float]:
 
 
 def run_cells(options: argparse.Namespace) -> None:
-    """Train what is missing, until the time is up."""
+    """Train what is missing, several cells at a time, until the time is up.
+
+    A step of an encoder is hundreds of small kernels, so that several processes use a GPU better than one.
+    """
     until = time.time() + 60 * options.minutes
-    name = f"sst2:encoder={options.encoder}" if options.task == "sst2" else options.task
-    task = build(name)
-    done = {Cell(**one["cell"]): one for one in read(options.out) if is_whole(one)}
-    longest = 0.0
-    for cell in plan(options.label, options.passes, options.rounds):
-        if cell in done:
-            continue
-        if cell != cell.base and cell.base not in done:
-            print(f"{cell} has no unattacked run yet; it is left out", file=sys.stderr)
-            continue
-        if time.time() + longest > until:
-            print("the time is up; the same command goes on", file=sys.stderr)
-            break
-        began = time.time()
-        sigma = done[cell.base]["sigma"] if cell.base in done else task.sigma
-        try:
-            record = play(cell, task, name, sigma, options.clients, options.device, until)
-        except Exception as error:  # one cell that fails must not cost the sitting
-            print(f"{cell} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            continue
-        done[cell] = record
-        with options.out.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        if cell.rule in ("mean", "randeigen"):
-            longest = time.time() - began
+    records = [one for path in (*options.have, options.out) for one in read(path)]
+    done = {Cell(**one["cell"]): one for one in records if is_whole(one)}
+    cells = [cell for cell in plan(options.label, options.passes, options.rounds) if cell not in done]
+    waiting = list(dict.fromkeys(cells))
+    taken = dict[str, float]()  # the longest time of a cell of each rule
+    setting = (options.encoder, options.task, options.clients, options.device)
+    pool = ProcessPoolExecutor(options.workers, get_context("spawn"))
+    with pool:
+        running = dict[Future[dict[str, Any]], Cell]()
+        while waiting or running:
+            left = until - time.time()
+            ready = [cell for cell in waiting if cell == cell.base or cell.base in done]
+            ready = [cell for cell in ready if taken.get(cell.rule, 0.0) < left]
+            if ready and len(running) < options.workers and left > 0:
+                cell = ready[0]
+                waiting.remove(cell)
+                sigma = done[cell.base]["sigma"] if cell.base in done else 0.0
+                running[pool.submit(play_named, cell, sigma, until, *setting)] = cell
+                continue
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell = running.pop(future)
+                try:
+                    record = future.result()
+                except Exception as error:  # one cell that fails must not cost the sitting
+                    print(f"{cell} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                    continue
+                taken[cell.rule] = max(taken.get(cell.rule, 0.0), record["seconds"])
+                if is_whole(record):
+                    done[cell] = record
+                with options.out.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+    print(f"{len(waiting)} cells are left; the same command goes on", file=sys.stderr)
+
+
+def play_named(
+    cell: Cell, sigma: float, until: float, encoder: str, task: str, clients: int, device: str
+) -> dict[str, Any]:
+    """Train one cell in a process of its own, which keeps the task for the next."""
+    name = f"sst2:encoder={encoder}" if task == "sst2" else task
+    built = build(name)
+    return play(cell, built, name, sigma or built.sigma, clients, device, until)
 
 
 def is_whole(record: dict[str, Any]) -> bool:
@@ -237,8 +279,12 @@ def is_whole(record: dict[str, Any]) -> bool:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The cells in a file of lines; none if there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The cells in a file of lines, or in a record; none if there is no file."""
+    if not path.exists():
+        return []
+    if path.suffix == ".json":
+        return list(json.loads(path.read_text())["cells"])
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def collect(paths: list[Path], out: Path) -> None:
@@ -266,6 +312,8 @@ def main() -> None:
     run.add_argument("--passes", nargs="+", default=list(PASSES))
     run.add_argument("--clients", type=int, default=CLIENTS)
     run.add_argument("--rounds", type=int, default=ROUNDS)
+    run.add_argument("--workers", type=int, default=1)
+    run.add_argument("--have", nargs="*", type=Path, default=[], help="files of cells that need not be run")
     run.add_argument("--out", type=Path, required=True)
     gather = commands.add_parser("collect")
     gather.add_argument("cells", nargs="+", type=Path)

@@ -49,9 +49,9 @@ def trained() -> tuple[Any, list[float]]:
 
 
 @cache
-def attacked(attack: str, rule: str = "mean") -> tuple[Any, Any, Federation]:
+def attacked(attack: str, rule: str = "mean", parts: str = "whole") -> tuple[Any, Any, Federation]:
     """One more round under attack, of four steps: its rows, its metrics, the federation."""
-    lab, seen = Federation.of(replace(SPEC, attack=attack, rule=rule, steps=4)), []
+    lab, seen = Federation.of(replace(SPEC, attack=attack, rule=rule, steps=4, parts=parts)), []
     _, _, metrics = lab.round(6, trained()[0], {}, seen.append)
     return seen[0].rows, metrics, lab
 
@@ -239,6 +239,29 @@ class TestEmbeddingPoisoning:
         frozen = replace(task, text=replace(task.text, embedding=None))  # type: ignore[type-var]
         with pytest.raises(BadModel, match="frozen"):
             Federation.of(replace(SPEC, attack="ep"), task=frozen)
+
+
+class TestParts:
+    """A backdoor of one row hides where whole updates are long, and not among updates of that row."""
+
+    @pytest.mark.parametrize("parts", ["rows:words*", "hybrid"])
+    def test_a_poisoned_row_that_passes_as_part_of_a_whole_stands_out_on_its_own(self, parts: str) -> None:
+        _, whole, lab = attacked("ep", "randeigen")
+        _, cut, _ = attacked("ep", "randeigen", parts)
+        clean = lab.agreement(trained()[0], *lab.success_sets["asr"])
+        assert whole.weight_corrupt > 0.15, "the attackers have their full weight"
+        assert whole.asr > clean + 0.05
+        assert cut.asr < clean + 0.05
+        assert cut.accuracy > 0.75
+
+    @pytest.mark.parametrize("parts", ["rows:words*", "hybrid"])
+    def test_hidra_cut_along_the_parts_gains_nothing(self, parts: str) -> None:
+        _, metrics, _ = attacked("hidra-adaptive:chunk=64", "randeigen", parts)
+        assert metrics.accuracy > 0.75
+
+    def test_parts_that_the_model_does_not_have_are_refused(self) -> None:
+        with pytest.raises(BadParameter, match="no tensor matches 'nothing'"):
+            Federation.of(replace(SPEC, parts="rows:nothing"))
 
 
 class TestOtherAttacks:

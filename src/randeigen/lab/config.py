@@ -14,6 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from randeigen.errors import BadFraction, BadParameter
+from randeigen.partition import WHOLE
 from randeigen.registry import with_sigma
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class FederatedConfig:
     server: str = "sgd"
     optimizer: str | None = None  # of local training: sgd or adamw; None: the task's
     steps: int | None = None  # the most local steps of a round; None: the task's; 0: all of the epochs
+    parts: str = WHOLE  # what the rule judges on its own, as `partition` of `randeigen.aggregate`
 
     def __post_init__(self) -> None:
         counts = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}

@@ -28,6 +28,7 @@ from randeigen.lab.servers import Server, State
 from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.stacked_sgd import Data
 from randeigen.lab.tasks import Task
+from randeigen.partition import WHOLE, Partition
 from randeigen.registry import build_rule
 from randeigen.rules import Rule
 from randeigen.rules.chunked import ChunkedRule
@@ -117,6 +118,7 @@ class Federation:
     train: Data
     test: Data
     success_sets: SuccessSets
+    parts: Partition | None  # what the rule judges on its own; None: whole updates
 
     @staticmethod
     def of(
@@ -166,6 +168,7 @@ class Federation:
             train=as_data(task, task.train, torch_device),
             test=test,
             success_sets=attack.success_sets(info, *test) if isinstance(attack, ClientAttack) else {},
+            parts=Partition.of(spec.parts, list(zip(model.names, model.shapes, strict=True)), model.d),
         )
 
     def round(
@@ -178,7 +181,7 @@ class Federation:
         seed = int(self.spec.rng(FederatedStream.RULE, t).integers(2**63))
         result, note = None, ""
         try:
-            result = randeigen.aggregate(rows, rule=self.informed_rule(rows[m:]), seed=seed)
+            result = self.aggregate(rows, self.informed_rule(rows[m:]), seed)
         except TooManyCorrupt:  # an earlier round ruined the model: honest clients cannot train it any more
             note = "too many updates are not finite; the model stays as it is"
         seconds = self._clock() - start
@@ -235,10 +238,14 @@ class Federation:
             weights=weights,
             sizes=self.model.sizes,
             sigma=self.task.sigma,
-            weigh=lambda tried: randeigen.aggregate(tried, rule=rule, seed=t).weights,
+            weigh=lambda tried: self.aggregate(tried, rule, t).weights,
         )
         rows[:m] = attack.craft(view.only(attack.sees), attack_rng)
         return rows
+
+    def aggregate(self, rows: Tensor, rule: Rule, seed: int) -> Aggregate[Tensor]:
+        """What the server makes of these updates."""
+        return randeigen.aggregate(rows, rule=rule, seed=seed, partition=self.parts or WHOLE)
 
     def informed_rule(self, honest: Tensor) -> Rule:
         """The rule; an adaptive filter is told the honest variance of every chunk, as its authors do."""

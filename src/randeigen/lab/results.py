@@ -116,7 +116,7 @@ class FederatedRecord(RunRecord[FederatedConfig, RoundMetrics]):
     """The record of a federation."""
 
     kinds = (FederatedConfig, RoundMetrics)
-    unwritten: ClassVar[dict[str, Any]] = {"optimizer": "sgd", "steps": 0}
+    unwritten: ClassVar[dict[str, Any]] = {"optimizer": "sgd", "steps": 0, "parts": "whole"}
 
 
 def number(value: float) -> float | None:

@@ -69,6 +69,10 @@ def simulate(
         bool, typer.Option("--resample-attackers", help="Draw the Byzantine clients anew each round.")
     ] = False,
     attack_start: Annotated[int, typer.Option(min=0, help="Rounds before the attack begins.")] = 0,
+    parts: Annotated[
+        str,
+        typer.Option(help="What rules judge on its own: whole, tensor, rows:NAME, columns:N, hybrid."),
+    ] = "whole",
     server: Annotated[str, typer.Option(help="sgd or adam, with parameters: adam:eta=0.01.")] = "sgd",
     device: Device = "cpu",
     fresh: Fresh = False,
@@ -118,12 +122,13 @@ def simulate(
             server=server,
             optimizer=optimizer,
             steps=steps,
+            parts=parts,
         )
-        parts: dict[str, Any] = {"attack": attacks.build(attack), "server": servers.build(server)}
-        parts["device"] = device
+        given: dict[str, Any] = {"attack": attacks.build(attack), "server": servers.build(server)}
+        given["device"] = device
         named = [replace(config, rule=name).resolve(data) for name in rule or ["mean", "randeigen"]]
         rules = {one.rule: build_rule(one.rule, one.feared) for one in named}
-        if parts["attack"] is not None and int(eps * clients + 1e-9) == 0:
+        if given["attack"] is not None and int(eps * clients + 1e-9) == 0:
             note = f"{eps:g} of {clients} clients is less than one, so no client is Byzantine"
             print_error(f"Note: {note}; give more of either.")
         folder = RunFolder(Path(out), FederatedRecord, fresh)
@@ -135,14 +140,14 @@ def simulate(
             def begin(file: str, checkpoint: Path) -> FederatedRecord:
                 progress, look = _progress(resolved), _client_plot(folder.path, file, resolved)
                 return run(
-                    resolved, rule=rules[name], **parts, checkpoint=checkpoint, progress=progress, look=look
+                    resolved, rule=rules[name], **given, checkpoint=checkpoint, progress=progress, look=look
                 )
 
             return folder.run_or_resume(resolved, federation_words(resolved), name, begin)
 
         with resumable():
             runs = [run_rule(name) for name in rules]
-        page = _draw(folder.path, runs, parts)
+        page = _draw(folder.path, runs, given)
         records = [each.record for each in runs]
         if as_json:
             print_records(records)
@@ -156,7 +161,7 @@ def client_plot(config: FederatedConfig) -> str:
     return f"clients-{file_name(config, federation_words(config))}.png"
 
 
-def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dict[str, Any]) -> Path:
+def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], given: dict[str, Any]) -> Path:
     """All pictures of these runs, and the page that holds them."""
     from randeigen.lab.html_page import Part, summarise, write_page
     from randeigen.lab.plots import draw_runs
@@ -164,7 +169,7 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dic
     records = [run.record for run in runs]
     config = records[0].spec
     pictures = draw_runs(folder, records)
-    pictures += _draw_trigger(folder / "trigger.png", records[0], parts)
+    pictures += _draw_trigger(folder / "trigger.png", records[0], given)
     plots = [folder / f"clients-{run.name}.png" for run in runs]
     pictures += [plot for plot in plots if plot.exists()]
     page = [Part("What happened", summarise(records), records, pictures)]
@@ -175,13 +180,13 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], parts: dic
     return folder / "report.html"
 
 
-def _draw_trigger(path: Path, record: FederatedRecord, parts: dict[str, Any]) -> list[Path]:
+def _draw_trigger(path: Path, record: FederatedRecord, given: dict[str, Any]) -> list[Path]:
     """What the attack wants misread, if anything; the federation is set up once more for it."""
     if record.asr is not None:
         from randeigen.lab import Federation
         from randeigen.lab.attack_gallery import draw_trigger
 
-        if draw_trigger(path, Federation.of(replace(record.spec, rule="mean"), **parts)):
+        if draw_trigger(path, Federation.of(replace(record.spec, rule="mean"), **given)):
             return [path]
     path.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
     return []
