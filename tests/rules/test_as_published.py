@@ -11,6 +11,8 @@ import randeigen
 from randeigen import RandEigen
 from randeigen.errors import BadParameter
 from randeigen.geometry import measure
+from randeigen.geometry.projection import GaussianProjection
+from randeigen.registry import build_rule
 from randeigen.rows.convert import as_rows
 from randeigen.types import GeometryKind
 
@@ -50,7 +52,7 @@ def test_the_sketch_has_as_many_columns_as_its_error_asks_for() -> None:
 
 
 def test_the_errors_are_parameters_of_the_rule_and_of_its_name() -> None:
-    rule = randeigen.registry.build_rule("published:eps_jl=0.3,eps_p=0.2", 0.1)
+    rule = build_rule("published:eps_jl=0.3,eps_p=0.2", 0.1)
     assert rule == RandEigen.as_published(0.1, eps_jl=0.3, eps_p=0.2)
     coarse = randeigen.aggregate(ROWS, rule=rule, seed=0)
     assert np.isfinite(coarse.mean).all()
@@ -66,8 +68,36 @@ def test_an_error_that_is_no_error_is_refused(wrong: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gaussian:eps_jl=2", "gaussian:0.1", "sketch:eps_jl=0.1", "gaussian:eps_jl=x"]
+    "kind",
+    [
+        "gaussian:eps_jl=2",
+        "gaussian:native=maybe",
+        "gaussian:",
+        "gaussian:0.1",
+        "sketch:eps_jl=0.1",
+        "gaussian:eps_jl=x",
+    ],
 )
 def test_a_geometry_that_is_not_known_is_refused(kind: str) -> None:
     with pytest.raises(BadParameter, match="geometry="):
         randeigen.aggregate(ROWS, eps=0.1, geometry=kind)  # type: ignore[arg-type]
+
+
+def test_a_projection_that_the_device_draws_is_a_gaussian_one() -> None:
+    torch = pytest.importorskip("torch")
+    rows = torch.from_numpy(ROWS).float()
+    projection = GaussianProjection(7, 5000, native=True)
+    points = np.zeros((30, 5000))
+    projection.add(points, slice(0, 300), rows[:, :300])  # a tile and a part of the next
+    projection.add(points, slice(300, 400), rows[:, 300:])
+    assert (points**2).sum(axis=1) == pytest.approx((ROWS**2).sum(axis=1), rel=0.15)
+    whole = np.zeros((30, 5000))
+    GaussianProjection(7, 5000, native=True).add(whole, slice(0, 400), rows)
+    assert whole == pytest.approx(points, abs=1e-4)
+
+
+def test_on_a_cpu_the_projection_is_the_same_whoever_may_draw_it() -> None:
+    rule, native = RandEigen.as_published(0.1), build_rule("published:native=true", 0.1)
+    assert native.geometry == "gaussian:native=true"
+    first, second = (randeigen.aggregate(ROWS, rule=each, seed=1).weights for each in (rule, native))
+    assert (first == second).all()

@@ -51,7 +51,12 @@ def test_every_federated_table_has_the_printed_algorithm_beside_the_default() ->
         rules = {cell.rule for cell in EXPERIMENTS[experiment].cells}
         assert {"none", "published", "randeigen"} <= rules
     printed = chosen("table:images", ["mnist/hidra/published"])[0].config(0)
-    assert (printed.rule, printed.clients, printed.rounds, printed.eps) == ("published", 100, 100, 0.2)
+    assert (printed.rule, printed.clients, printed.rounds, printed.eps) == (
+        "published:native=true",
+        100,
+        100,
+        0.2,
+    )
 
 
 def test_names_of_cells_and_files_of_jobs_are_all_different() -> None:

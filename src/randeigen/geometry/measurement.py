@@ -74,7 +74,7 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
 
     Sketches are made where they have so few columns that two of them take no more room than the rows.
     """
-    kind, eps_jl = _parse(kind)
+    kind, eps_jl, native = _parse(kind)
     n, d = rows.n, rows.d
     if kind == "gram" or (kind == "auto" and n <= min(d, ROWS_BELOW_ANY_SKETCH)):
         return GramAccumulator(n, seed)
@@ -83,7 +83,7 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
         return GramAccumulator(n, seed)
     if kind == "gaussian":
         k = jl_width(d, eps_jl)
-        return SketchAccumulator(n, k, seed, GaussianProjection(seed, k), _check(n, d, seed))
+        return SketchAccumulator(n, k, seed, GaussianProjection(seed, k, native), _check(n, d, seed))
     k = max(k, 4 * n)  # then isotropic rows look at most (1 + 1/2)² times as wide as they are
     if kind == "auto" and MIN_COLUMNS_PER_SKETCH_COLUMN * k > d:
         return _exact(n, d, seed)
@@ -93,14 +93,19 @@ def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumul
     return SketchAccumulator(n, sparse.k, seed, sparse, _check(n, d, seed))
 
 
-def _parse(kind: str) -> tuple[str, float]:
-    """The geometry that is asked for, and the error of the paper's projection: `gaussian:eps_jl=0.2`."""
-    name, colon, value = kind.partition(":eps_jl=") if isinstance(kind, str) else ("", "", "")
-    if name in KINDS and not (colon and name != "gaussian"):
+def _parse(kind: str) -> tuple[str, float, bool]:
+    """The geometry and, of the paper's projection, its error and whether a GPU draws its own numbers.
+
+    The name carries them as the name of a rule carries its parameters: `gaussian:eps_jl=0.2,native=true`.
+    """
+    name, colon, rest = kind.partition(":")
+    given = dict(part.partition("=")[::2] for part in rest.split(",")) if colon else {}
+    known = name in KINDS and (not colon or (name == "gaussian" and given.keys() <= {"eps_jl", "native"}))
+    if known and given.get("native", "true") in ("true", "false"):
         with suppress(ValueError):
-            eps_jl = float(value) if colon else EPS_JL
+            eps_jl = float(given.get("eps_jl", EPS_JL))
             if MIN_EPS_JL <= eps_jl < 1:
-                return name, eps_jl
+                return name, eps_jl, given.get("native") == "true"
     choices = ", ".join(map(repr, KINDS))
     raise BadParameter(
         f"geometry={kind!r} is not known; choose one of {choices}, or 'gaussian:eps_jl=...' with an error "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,18 +62,37 @@ def distortion(k: int, hashes: int, chance: float = FAILURE_PROBABILITY) -> floa
 
 
 class GaussianProjection:
-    """The paper's: every entry N(0, 1/k). Costs n·k·d."""
+    """The paper's: every entry N(0, 1/k). Costs n·k·d.
 
-    def __init__(self, seed: int, k: int) -> None:
+    `native`: of blocks on a GPU the numbers come from the GPU's own generator. That takes milliseconds where
+    drawing them on the host takes seconds, but the projection is then another one on every kind of device.
+    """
+
+    def __init__(self, seed: int, k: int, native: bool = False) -> None:
         self.k = k
+        self._native = native
         self._key = _key(seed, Stream.GAUSSIAN_PROJECTION)
         self._last: tuple[int, NDArray[np.float32]] | None = None  # narrow blocks need one tile many times
 
     def add(self, points: Array, columns: slice, block: Block) -> None:
         """points += block @ P[columns]."""
+        if self._native and not isinstance(block, np.ndarray):
+            points += as_host(self._product_on_device(columns, block)) / math.sqrt(self.k)
+            return
         for tile, inside, at in _tiles(columns, GAUSSIAN_TILE):
             piece = block[:, at]
             points += as_host(piece @ like(self._tile(tile)[inside], piece)) / math.sqrt(self.k)
+
+    def _product_on_device(self, columns: slice, block: Any) -> Any:
+        import torch  # the block is a tensor, so it is loaded
+
+        total = block.new_zeros((block.shape[0], self.k), dtype=torch.float64)
+        generator = torch.Generator(device=block.device)
+        for tile, inside, at in _tiles(columns, GAUSSIAN_TILE):
+            generator.manual_seed(int(_tile_generator(self._key, tile).integers(2**62)))
+            normals = torch.randn((GAUSSIAN_TILE, self.k), generator=generator, device=block.device)
+            total += block[:, at] @ normals[inside].to(block.dtype)
+        return total
 
     def _tile(self, tile: int) -> NDArray[np.float32]:
         if self._last is None or self._last[0] != tile:

@@ -96,10 +96,13 @@ class PublishedRandEigen(Rule):
 
     `eps_jl` is the error of the projection, which has ln(d)/eps_jl² columns, and `eps_p` that of power
     iteration, which makes ln(4k)/(2·ln(1/(1 − eps_p))) steps. Both are 0.1 in the paper's experiments.
+    `native` lets a GPU draw the projection itself, which saves the time to draw it on the host; a seed then
+    gives the same answer on that kind of device alone.
     """
 
     eps_jl: float = EPS_JL
     eps_p: float = EPS_P
+    native: bool = False
     name: ClassVar[str] = "published"
     family: ClassVar[str] = "Spectral filters"
     facts: ClassVar[Facts] = Facts(
@@ -120,8 +123,10 @@ class PublishedRandEigen(Rule):
 
     @property
     def geometry(self) -> GeometryKind:
-        # The name of a geometry takes the error as the name of a rule takes its parameters.
-        return cast(GeometryKind, "gaussian" if self.eps_jl == EPS_JL else f"gaussian:eps_jl={self.eps_jl!r}")
+        # The name of a geometry takes parameters as the name of a rule does.
+        given = [f"eps_jl={self.eps_jl!r}"] if self.eps_jl != EPS_JL else []
+        given += ["native=true"] if self.native else []
+        return cast(GeometryKind, ":".join(["gaussian", *([",".join(given)] if given else [])]))
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Algorithm 3 from line 4 on; the sketch of lines 1 to 3 is the geometry."""

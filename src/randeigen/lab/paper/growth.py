@@ -129,7 +129,7 @@ def figure_2(
 
 
 def best_seconds(call: Callable[[], Any]) -> float:
-    """CPU seconds of the fastest of a few calls; other programs hardly disturb them. A long one is made once."""
+    """CPU seconds of the fastest of a few calls, which other programs disturb little; long ones come once."""
     best, began = math.inf, time.perf_counter()
     for _ in range(REPEATS):
         start = time.process_time()
