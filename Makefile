@@ -31,7 +31,7 @@ test: $(VENV)/.installed-test
 # In an environment of its own: flwr bounds packages from above that the others take newer.
 test-flower:
 	@$(MAKE) --no-print-directory VENV=.venv-flower PINS=constraints-flower.txt .venv-flower/.installed-test-flower
-	.venv-flower/bin/python -m pytest -m "(flower or nvflare) and not slow" tests/flower $(ARGS)
+	.venv-flower/bin/python -m pytest -m "(flower or nvflare) and not slow" tests/flower tests/nvflare $(ARGS)
 
 fuzz: $(VENV)/.installed-test
 	$(PY) -m fuzz $(ARGS)
