@@ -118,7 +118,6 @@ def test_a_mistake_is_told_where_the_job_is_made():
 
 
 CLIENT = """
-import sys
 import numpy as np
 import nvflare.client as flare
 
@@ -131,7 +130,7 @@ while flare.is_running():
     new = {"w": w + 1 + noise / 10}
     if part == 1:
         new = {"w": np.ones((3, 3), np.float32)}
-    if part == 2 and "raises" in sys.argv:
+    if part == 2 and model.current_round == 1:
         raise RuntimeError("no")
     flare.send(flare.FLModel(params=new, metrics={"loss": 1.0}, meta={"NUM_STEPS_CURRENT_ROUND": 10}))
 """
@@ -141,21 +140,22 @@ while flare.is_running():
 @pytest.mark.dist
 def test_the_simulator_runs_to_the_end(tmp_path):
     from nvflare.job_config.api import FedJob
-    from nvflare.job_config.script_runner import ScriptRunner
+    from nvflare.job_config.script_runner import FrameworkType, ScriptRunner
 
     script = tmp_path / "client.py"
     script.write_text(CLIENT)
     record = tmp_path / "run.jsonl"
     for _ in range(2):  # now and then a worker of the simulator does not come up
         job = FedJob(name="robust")
-        options = {"num_clients": 4, "num_rounds": 2, "persistor_id": ""}
-        controller = RobustFedAvg(f=1, timeout=60, record=str(record), **options)
+        options = {"num_clients": 5, "num_rounds": 2, "persistor_id": ""}
+        controller = RobustFedAvg(eps=0.3, timeout=40, record=str(record), **options)
         job.to(controller, "server")
-        for site in range(1, 5):
-            job.to(ScriptRunner(script=str(script), script_args=""), f"site-{site}")
-        job.simulator_run(str(tmp_path / "workspace"), threads=4)
+        for site in range(1, 6):
+            job.to(ScriptRunner(script=str(script), framework=FrameworkType.NUMPY), f"site-{site}")
+        job.simulator_run(str(tmp_path / "workspace"), threads=5)
         if record.exists() and len(record.read_text().splitlines()) == 2:
             break
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [line["declined"] for line in lines] == ["", ""]
     assert {line["nodes"]["site-1"]["outcome"] for line in lines} == {"faulty"}
+    assert [line["nodes"]["site-2"]["outcome"] for line in lines] == ["kept", "failed"]

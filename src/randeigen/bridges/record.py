@@ -39,6 +39,8 @@ class Record:
 
     def begin(self, *, resume: bool) -> Run | None:
         """Start another run in the file, or go on with its last one, which is returned."""
+        if self.path.exists() and not self.path.is_file():
+            raise BadFile(f"record {self.path} is there and is not a file; give another name.")
         if self.path.exists() and _end_last_line(self.path):
             last = read_runs(self.path)[-1]
             self.run = last.number if resume else last.number + 1

@@ -31,6 +31,7 @@ class RobustFedAvg(FedAvg):  # type: ignore[misc]  # Any where FLARE is not inst
 
     def __init__(
         self,
+        *args: Any,
         eps: float | None = None,
         f: int | None = None,
         rule: str = DEFAULT,
@@ -40,8 +41,9 @@ class RobustFedAvg(FedAvg):  # type: ignore[misc]  # Any where FLARE is not inst
         timeout: int = TIMEOUT,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{"ignore_result_error": True, **kwargs})
-        # A job is exported as the arguments of its parts, read from attributes of the same names.
+        super().__init__(*args, **{"ignore_result_error": True, **kwargs})
+        # A job is exported as the arguments of its parts, read from attributes of the same names; those of
+        # FedAvg only if this takes `args` and `kwargs` by these names.
         self.eps, self.f, self.rule, self.cap = eps, f, rule, cap
         self.strikes, self.record, self.timeout = strikes, record, timeout
         self._robust()  # a mistake in the call is told where the job is made
