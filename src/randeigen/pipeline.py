@@ -64,7 +64,10 @@ def run(
     # Drawn after the last row arrived: an adversary may know everything but this.
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
     kind = rule.geometry if geometry == "auto" else geometry
-    whole = source.measure(Statistic.GRAM, kind, seed, progress=progress)
+    # A certificate needs more than a rule may; only one that goes by directions is content with these.
+    by_directions = rule.statistic() is Statistic.DIRECTIONS
+    want = Statistic.DIRECTIONS if by_directions else Statistic.GRAM
+    whole = source.measure(want, kind, seed, progress=progress)
     assumed = assume(f, source.n, source.unusable, on_excess, stated)
     usable = _usable(source)
     index = np.flatnonzero(usable)
@@ -201,7 +204,7 @@ class StreamedRows:
                 self._unmeasured = want is Statistic.NONE
                 return partial
         self._unmeasured = False
-        geometry, self.unusable = measure(self._rows, kind, seed, progress)
+        geometry, self.unusable = measure(self._rows, kind, seed, progress, want)
         return geometry
 
     def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:

@@ -42,9 +42,10 @@ class Rows(Protocol):
     unusable: Mapping[int, str]  # rows that could not be read, and why: they count as corrupt
     carries: bool  # whether they hold integers or bools, which weights settle by vote
     leaves: Sequence[tuple[str, tuple[int, ...]]]  # name and shape of each leaf, in the order of columns
+    on_host: bool  # whether blocks are in main memory, not on a GPU
 
-    def blocks(self) -> Iterator[tuple[slice, Block]]:
-        """All n rows, some columns at a time, in order; may be called again for another pass."""
+    def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
+        """All n rows, columns in order, each block from a multiple of so many on; may be called again."""
 
     def answer(self) -> Answer:
         """A fresh buffer for the result, in the caller's own form."""
@@ -71,6 +72,7 @@ class Statistic(Enum):
     """What must be measured of the rows before a rule can answer, its certificate aside."""
 
     GRAM = "the inner products of all rows, or a sketch of them"
+    DIRECTIONS = "the top directions of the rows under any weights"
     NORMS = "the norm of each row"
     DISTANCES_TO_TRUSTED = "the distance of each row from the trusted one"
     NONE = "nothing"
@@ -129,6 +131,9 @@ class Geometry(Protocol):
 
     def squared_distances_from(self, row: int) -> Array:
         """(n,) squared distances from one row."""
+
+    def squared_distances_from_mean(self, weights: Array) -> Array:
+        """(n,) squared distances from the mean under these weights, never negative."""
 
     def squared_norms_from_pivot(self) -> Array:
         """(n,) squared distances from a point near the rows: how far out each is, to a factor."""
@@ -242,8 +247,7 @@ class Verdict:
         """How many times the top direction was computed."""
         return len(self.spreads)
 
-    # Older names.
-    chosen = property(lambda self: self.answer_round)
+    chosen = property(lambda self: self.answer_round)  # an older name, as the next two are
     fell = property(lambda self: self.dropped_in_round)
     wild = property(lambda self: self.far_outliers)
 
@@ -262,10 +266,8 @@ else:
 class Aggregate(Generic[Mean]):
     """The answer, and everything needed to trust, question or replay it.
 
-    `Aggregate[M]` is one whose mean is an M: `aggregate` returns the form that it was given.
-
     Attributes:
-        mean: The answer, in the form, dtype and device of most rows.
+        mean: The answer, in the form, dtype and device of most rows; an M in an `Aggregate[M]`.
         weights: (n,) the weight of each row, from 0; they sum to 1.
         bias_bound: f corrupt rows can have moved the answer by at most this at these weights: it is that
             close to the mean of the honest rows alone at the same weights, and may be further from their

@@ -175,9 +175,9 @@ def test_narrow_blocks_draw_no_tile_of_the_papers_projection_twice(monkeypatch: 
     from randeigen.geometry import projection
 
     drawn: list[int] = []
-    stream = projection._tile_generator
+    stream = projection.tile_generator
     monkeypatch.setattr(
-        projection, "_tile_generator", lambda key, tile: drawn.append(tile) or stream(key, tile)
+        projection, "tile_generator", lambda key, tile: drawn.append(tile) or stream(key, tile)
     )
     source = as_rows(gaussian(6, 600), block_bytes=6 * 8)
     randeigen.aggregate(source, eps=0.2, geometry="gaussian", seed=0)

@@ -188,9 +188,9 @@ class TestReadings:
             self.inner = as_rows(rows)
             self.n, self.d, self.unusable, self.passes = self.inner.n, self.inner.d, self.inner.unusable, 0
 
-        def blocks(self) -> Any:
+        def blocks(self, multiple: int = 1) -> Any:
             self.passes += 1
-            return self.inner.blocks()
+            return self.inner.blocks(multiple)
 
         def answer(self) -> Any:
             return self.inner.answer()

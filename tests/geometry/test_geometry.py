@@ -161,4 +161,6 @@ def test_random_streams_keep_their_integers_so_that_recorded_seeds_replay() -> N
         "CHECK_PROJECTION": 5,
         "TORCH_RULE": 5,
         "CHECK_MEASUREMENT": 6,
+        "PARTS": 7,
+        "FOLDS": 8,
     }

@@ -157,9 +157,9 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     begun: list[int] = []
     blocks = ArrayRows.blocks
 
-    def counted(self: ArrayRows) -> Any:
+    def counted(self: ArrayRows, multiple: int = 1) -> Any:
         begun.append(self.n)
-        return blocks(self)
+        return blocks(self, multiple)
 
     monkeypatch.setattr(ArrayRows, "blocks", counted)
     return begun

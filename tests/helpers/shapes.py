@@ -9,5 +9,7 @@ class Shape:
     def __init__(self, n: int, d: int) -> None:
         self.n, self.d = n, d
 
-    def blocks(self) -> list[object]:
+    on_host = True
+
+    def blocks(self, multiple: int = 1) -> list[object]:
         return []

@@ -16,3 +16,4 @@ class Stream(IntEnum):
     TORCH_RULE = 5  # per-example gradients are never sketched, so the two never meet
     CHECK_MEASUREMENT = 6
     PARTS = 7  # pivots, pairs of rows and start directions of parts that are measured together
+    FOLDS = 8  # both sketches of hundreds of rows and more

@@ -67,6 +67,11 @@ class MeasuredGeometry(ABC):
     def squared_distances_from(self, row: int) -> Array:
         return np.asarray(self.squared_distances()[row])
 
+    def squared_distances_from_mean(self, weights: Array) -> Array:
+        w = weights / weights.sum()
+        apart = self.squared_distances() @ w  # squared distances from the mean, plus the whole variance
+        return np.asarray(np.maximum(apart - w @ apart / 2, 0.0))
+
     def rounding_error(self, weights: Array) -> float:
         """How much of the top variance rounding can hide.
 

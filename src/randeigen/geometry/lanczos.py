@@ -32,7 +32,7 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
 
     It ends when the residual is below RELATIVE_RESIDUAL, or after MAX_LANCZOS_STEPS. The value is a Rayleigh
     quotient, so never too high; it is too low by more than the allowance with a chance of at most
-    FAILURE_PROBABILITY over a start that is uniform among directions (see `_missing`).
+    FAILURE_PROBABILITY over a start that is uniform among directions (see `upper_allowance`).
     """
     first = unit(start[:, 0])
     image = apply(first)
@@ -67,7 +67,7 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
         if last or j + 1 in LANCZOS_CHECKS:
             values, vectors = decomposed(tridiagonal[: j + 1, : j + 1])
             if last or previous * abs(vectors[-1, -1]) <= RELATIVE_RESIDUAL * values[-1]:
-                allowance = _missing(values, links[: j + 1], first.size)
+                allowance = upper_allowance(values, links[: j + 1], first.size)
                 if last or allowance <= MAX_RELATIVE_ALLOWANCE * values[-1]:
                     break
         tridiagonal[j + 1, j] = previous  # eigh reads the lower triangle
@@ -77,22 +77,28 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
     return Top(max(float(values[-1]), 0.0), unit(np.dot(vectors[:, -1], basis[: j + 1])), allowance)
 
 
-def _missing(values: Array, links: Array, n: int) -> float:
+def upper_allowance(
+    values: Array,
+    links: Array,
+    n: int,
+    chance: float = FAILURE_PROBABILITY,
+    rounding: float = 2.0**-52,
+    choices: Array = ALLOWANCES,
+) -> float:
     """How far above the largest of the k Ritz values the largest eigenvalue λ can lie.
 
     With χ(x) = Π(x − θⱼ) over the Ritz values, |χ(A)·start| is the product of the links β₁…βₖ, and it is at
     least |c|·χ(λ), where c is the start's component along the top eigenvector. For a start uniform among
-    directions P(|c| ≤ t) ≤ t·sqrt(2n/π). So but for a chance of δ = FAILURE_PROBABILITY,
-    Π(λ − θⱼ) ≤ Π βⱼ·sqrt(2n/π)/δ, and as the left side grows with λ, this bounds it. Rounded up to a power
-    of two.
+    directions P(|c| ≤ t) ≤ t·sqrt(2n/π). So but for a chance of δ, Π(λ − θⱼ) ≤ Π βⱼ·sqrt(2n/π)/δ, and as the
+    left side grows with λ, this bounds it. Rounded up to one of the choices, which are relative to θₖ.
     """
     top = float(values[-1])
     if not top > 0:
         return 0.0
-    links = np.maximum(links / top, 2.0**-52)  # a link is known to rounding only
-    most = float(np.log(links).sum()) + math.log(math.sqrt(2 * n / math.pi) / FAILURE_PROBABILITY)
-    beyond = np.log(ALLOWANCES[:, None] + np.maximum(1 - values / top, 0.0)).sum(axis=1) > most
-    return top * float(ALLOWANCES[beyond.argmax()]) if beyond.any() else math.inf
+    links = np.maximum(links / top, rounding)  # a link is known to rounding only
+    most = float(np.log(links).sum()) + math.log(math.sqrt(2 * n / math.pi) / chance)
+    beyond = np.log(choices[:, None] + np.maximum(1 - values / top, 0.0)).sum(axis=1) > most
+    return top * float(choices[beyond.argmax()]) if beyond.any() else math.inf
 
 
 def _product(matrix: Array, vector: Array) -> Array:

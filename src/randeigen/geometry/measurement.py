@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import reduce
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -44,22 +44,30 @@ from randeigen.geometry.projection import (
 )
 from randeigen.geometry.sketch import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
-from randeigen.types import Array, Block, Geometry, GeometryKind, Progress, Rows
+from randeigen.types import Array, Block, Geometry, GeometryKind, Progress, Rows, Statistic
+
+if TYPE_CHECKING:
+    from randeigen.geometry.many_rows import ManyRowsAccumulator
 
 KINDS = get_args(GeometryKind)
 MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least this many times its columns
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
+MIN_FOLDED_ROWS = 161  # rows from which rounds are few, and a folded sketch may cost less
 NOT_FINITE = "not finite: it holds NaN or infinity"
 
 
 def measure(
-    rows: Rows, kind: GeometryKind = "auto", seed: int = 0, progress: Progress | None = None
+    rows: Rows,
+    kind: GeometryKind = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+    want: Statistic = Statistic.GRAM,
 ) -> tuple[Geometry, dict[int, str]]:
     """The geometry of all rows, and which rows could not be measured, with the reason."""
-    accumulator = _choose(rows, kind, seed)
+    accumulator = _choose(rows, kind, seed, want)
     with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
-        for columns, block in rows.blocks():
+        for columns, block in rows.blocks(accumulator.block_multiple):
             accumulator.add(columns, as_host_array(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
@@ -69,13 +77,21 @@ def measure(
     return geometry, dict(sorted(unusable.items()))
 
 
-def _choose(rows: Rows, kind: str, seed: int) -> GramAccumulator | SketchAccumulator:
+def _choose(
+    rows: Rows, kind: str, seed: int, want: Statistic
+) -> GramAccumulator | SketchAccumulator | ManyRowsAccumulator:
     """By cost: n²·d for the exact Gram matrix, n·d for a sketch, and short rows are their own small space.
 
     Sketches are made where they have so few columns that two of them take no more room than the rows.
     """
     kind, eps_jl, native = _parse(kind)
     n, d = rows.n, rows.d
+    by_directions = want is Statistic.DIRECTIONS and rows.on_host
+    if by_directions and (kind == "sketch" or (kind == "auto" and n >= MIN_FOLDED_ROWS)):
+        from randeigen.geometry.many_rows import folding
+
+        if folded := folding(n, d, seed, cheaper=kind == "auto"):
+            return folded
     if kind == "gram" or (kind == "auto" and n <= min(d, ROWS_BELOW_ANY_SKETCH)):
         return GramAccumulator(n, seed)
     k = jl_width(d)
@@ -130,10 +146,7 @@ def _exact(n: int, d: int, seed: int) -> GramAccumulator | SketchAccumulator:
 
 SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this are exact but for rounding, by item size
 LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # sums of smaller squares over all blocks fit a float64
-MAX_UNDERFLOW = {
-    4: 2.0**-126,
-    8: 2.0**-1022,
-}  # of each product, by item size: a GPU flushes smaller ones to 0
+MAX_UNDERFLOW = {4: 2.0**-126, 8: 2.0**-1022}  # of a product, by item size: a GPU flushes smaller ones to 0
 GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
 OFFSET_RATIO = 8.0  # squared norms this many times the squared distances between rows ask for a pivot
@@ -146,6 +159,8 @@ class GramAccumulator:
     squares overflow or underflow are scaled to a norm near 1 first, at a cost that grows with their number;
     all rows are only if most of them are such.
     """
+
+    block_multiple = 1
 
     def __init__(self, n: int, seed: int) -> None:
         self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])

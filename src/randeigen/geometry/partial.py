@@ -69,6 +69,9 @@ class PartialGeometry:
     def squared_distances(self) -> Array:
         raise _unmeasured(Statistic.GRAM)
 
+    def squared_distances_from_mean(self, weights: Array) -> Array:
+        raise _unmeasured(Statistic.GRAM)
+
     def squared_norms_from_pivot(self) -> Array:
         raise _unmeasured(Statistic.GRAM)
 
@@ -81,7 +84,7 @@ class PartialGeometry:
 
 def measure_partly(rows: Rows, want: Statistic, trusted: int | None = None) -> PartialGeometry | None:
     """As much of the geometry as is wanted; None where the whole measurement must be made."""
-    if want is Statistic.GRAM:
+    if want in (Statistic.GRAM, Statistic.DIRECTIONS):
         return None
     even = np.ones(rows.n)
     if want is Statistic.NONE:

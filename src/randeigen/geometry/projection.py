@@ -71,7 +71,7 @@ class GaussianProjection:
     def __init__(self, seed: int, k: int, native: bool = False) -> None:
         self.k = k
         self._native = native
-        self._key = _key(seed, Stream.GAUSSIAN_PROJECTION)
+        self._key = key_of(seed, Stream.GAUSSIAN_PROJECTION)
         self._last: tuple[int, NDArray[np.float32]] | None = None  # narrow blocks need one tile many times
 
     def add(self, points: Array, columns: slice, block: Block) -> None:
@@ -89,14 +89,14 @@ class GaussianProjection:
         total = block.new_zeros((block.shape[0], self.k), dtype=torch.float64)
         generator = torch.Generator(device=block.device)
         for tile, inside, at in _tiles(columns, GAUSSIAN_TILE):
-            generator.manual_seed(int(_tile_generator(self._key, tile).integers(2**62)))
+            generator.manual_seed(int(tile_generator(self._key, tile).integers(2**62)))
             normals = torch.randn((GAUSSIAN_TILE, self.k), generator=generator, device=block.device)
             total += block[:, at] @ normals[inside].to(block.dtype)
         return total
 
     def _tile(self, tile: int) -> NDArray[np.float32]:
         if self._last is None or self._last[0] != tile:
-            rng = _tile_generator(self._key, tile)
+            rng = tile_generator(self._key, tile)
             self._last = tile, rng.standard_normal((GAUSSIAN_TILE, self.k), dtype=np.float32)
         return self._last[1]
 
@@ -116,13 +116,13 @@ class SparseProjection:
         self.k = k + -k % hashes
         self.hashes = hashes
         self._width = self.k // hashes
-        self._key = _key(seed, stream)
+        self._key = key_of(seed, stream)
 
     def add(self, points: Array, columns: slice, block: Block) -> None:
         """points += block @ P[columns]."""
         width = self._width
         for tile, inside, at in _tiles(columns, width):
-            rng = _tile_generator(self._key, tile)
+            rng = tile_generator(self._key, tile)
             piece = block[:, at]
             for first in range(0, self.k, width):
                 turn = int(rng.integers(width))
@@ -135,11 +135,13 @@ class SparseProjection:
                 points[:, first : first + flipped.shape[1] - fit] += flipped[:, fit:]
 
 
-def _key(seed: int, stream: Stream) -> NDArray[np.uint64]:
+def key_of(seed: int, stream: Stream) -> NDArray[np.uint64]:
+    """The key of a projection's generators."""
     return np.asarray(np.random.SeedSequence([seed, stream]).generate_state(2, np.uint64), np.uint64)
 
 
-def _tile_generator(key: NDArray[np.uint64], tile: int) -> np.random.Generator:
+def tile_generator(key: NDArray[np.uint64], tile: int) -> np.random.Generator:
+    """The generator of one tile: it needs no other to have been used before."""
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, tile, 0], np.uint64)))
 
 

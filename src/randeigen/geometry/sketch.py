@@ -175,6 +175,8 @@ class SketchAccumulator:
     Rows themselves are kept in their own precision where there are many; projections are summed in float64.
     """
 
+    block_multiple = 1
+
     def __init__(
         self,
         n: int,

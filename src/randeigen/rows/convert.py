@@ -5,6 +5,7 @@ An (n, d) array is such rows already, and is wrapped here; sequences have module
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -81,6 +82,7 @@ class ArrayRows:
         self.unusable: Mapping[int, str] = {}
         self.carries = False
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
+        self.on_host = on_host(array)
         self._work = working([array.dtype])
         negated = is_tensor(array) and array.is_neg()  # its memory holds the negative of its numbers
         # Half precision is cast, but on a GPU, where it can be multiplied as it is.
@@ -92,9 +94,9 @@ class ArrayRows:
             columns = DEVICE_VIEW_COLUMNS * self.n * self._work.itemsize
             self._budget = columns if self._views else DEVICE_COPY_BLOCKS * block_bytes
 
-    def blocks(self) -> Iterator[tuple[slice, Block]]:
+    def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """Views of the caller's own numbers where the dtype allows, else casts into one buffer."""
-        shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
+        shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         if self._views:
             for columns in block_columns(*shape):
                 yield columns, self._array[:, columns]

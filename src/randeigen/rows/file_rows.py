@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,6 +66,7 @@ class FileRows:
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [
             (self._leaves[k][0], tuple(self._leaves[k][2])) for k in self._averaged
         ]
+        self.on_host = True
         self._carried: dict[int, NDArray[Any]] | None = None
         self.dtypes: dict[str, str] = {name: code for name, code, _ in self._leaves}
         if not self.d:
@@ -73,9 +75,9 @@ class FileRows:
         wide = any(storage(self._leaves[k][1]).itemsize >= 8 for k in self._averaged)
         self._work = np.dtype(np.float64 if wide else np.float32)
 
-    def blocks(self) -> Iterator[tuple[slice, Block]]:
+    def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """Blocks read into one buffer; unusable rows are NaN."""
-        shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
+        shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         buffer = np.empty((self.n, block_width(*shape)), self._work)
         self._known = set(self._unusable)
         with self._reader() as reader:

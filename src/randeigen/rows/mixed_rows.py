@@ -22,12 +22,13 @@ class MixedRows:
         self.d: int = files.d
         self.carries = files.carries
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = files.leaves
+        self.on_host = True
         self.unusable: Mapping[int, str] = self._all_unusable()
 
-    def blocks(self) -> Iterator[tuple[slice, Block]]:
+    def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """The blocks of the files, with a line of NaN for every other row."""
         buffer = None
-        for columns, block in self._files.blocks():
+        for columns, block in self._files.blocks(multiple):
             if buffer is None:  # no block is wider than the first
                 buffer = np.full((self.n, block.shape[1]), np.nan, block.dtype)
             whole = buffer[:, : block.shape[1]]

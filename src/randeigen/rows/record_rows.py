@@ -76,16 +76,17 @@ class RecordRows:
         self._dtypes = [elected.dtypes[k] for k in self._averaged]
         self._like = self._rows[first][self._averaged[0]]
         one_device(first, {path: leaf[0] for path, leaf in leaves.items() if kind(leaf[2]) == "float"})
+        self.on_host = on_host(self._like)
         self._work = working(self._dtypes)
-        self._budget = block_bytes * (1 if on_host(self._like) else DEVICE_COPY_BLOCKS)
+        self._budget = block_bytes * (1 if self.on_host else DEVICE_COPY_BLOCKS)
         self._multiple = multiple
 
-    def blocks(self) -> Iterator[tuple[slice, Block]]:
+    def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """Blocks copied into one buffer, across as many leaves as fit; on a GPU the leaves where they are."""
         if self._as_they_lie():
             yield slice(0, self.d), self._leaves()
             return
-        shape = self.d, self.n, self._work.itemsize, self._budget, self._multiple
+        shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         buffer = empty((self.n, block_width(*shape)), self._work, self._like)
         usable, unusable = list(self._rows), list(self.unusable)
         if unusable:

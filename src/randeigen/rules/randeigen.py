@@ -13,7 +13,7 @@ from randeigen.backend.batched import BatchVerdict, GeometryBatch
 from randeigen.certificate import bound, corruptible
 from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
 from randeigen.rules.published import EPS_JL, EPS_P, PublishedRandEigen
-from randeigen.types import Array, Decision, Geometry, Mask, Stop, TopDirection, Verdict
+from randeigen.types import Array, Decision, Geometry, Mask, Statistic, Stop, TopDirection, Verdict
 
 # Squared: a row 10,000 times further out than the median row is not weighed beside the others.
 FAR_OUTLIER_RATIO = 1e8
@@ -73,6 +73,9 @@ class RandEigen(Rule):
     def as_published(eps: float, eps_jl: float = EPS_JL, eps_p: float = EPS_P) -> PublishedRandEigen:
         """Algorithm 3 line by line, to be compared with; its docstring says how it ends."""
         return PublishedRandEigen(eps, eps_jl=eps_jl, eps_p=eps_p)
+
+    def statistic(self) -> Statistic:
+        return Statistic.DIRECTIONS
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Filter round by round, then average the rounds."""
@@ -135,9 +138,7 @@ def hurried_share(share: Array, geometry: Geometry, top: TopDirection, w: Array,
     Furthest out along the top direction, or along a direction of their own: a row of weight w at squared
     distance s from the mean gives its own direction the variance w·s, which will be the top one in its turn.
     """
-    weights = w / w.sum()
-    apart = geometry.squared_distances() @ weights  # squared distances from the mean, plus the whole variance
-    own = weights * np.maximum(apart - weights @ apart / 2, 0.0)
+    own = w / w.sum() * geometry.squared_distances_from_mean(w)
     out = np.maximum(share ** (2 / SHARPNESS), own / top.variance)
     live = np.flatnonzero(w)
     order = live[np.argsort(-out[live])]

@@ -1,0 +1,248 @@
+"""Hundreds of rows and more: two sketches made in one reading, to choose weights on and to certify them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from randeigen.backend.arrays import largest_magnitudes, median
+from randeigen.backend.chunking import parallel_map
+from randeigen.backend.random_streams import Stream
+from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
+from randeigen.geometry.folds import (
+    DISTORTION,
+    MIN_WIDTH,
+    FoldedSketch,
+    Points,
+    Tile,
+    median_of_rows,
+)
+from randeigen.geometry.gram import Index
+from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
+from randeigen.types import Array, Block, Mask
+
+MAX_WIDENING = 1.2  # of the certificate of a round cloud, by the width of a sketch
+MIN_CHOICE_WIDTH = 2048
+# In rows whose exact Gram matrix takes as long, as measured on two cores: folding the columns; all products
+# with a sketch that is as wide as the rows.
+FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
+PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
+PROBED_ROWS = 8  # secret rows on which the pivot is tried
+MEDIAN_COLUMNS = 2**12  # columns whose median is taken at once
+PART_ROWS = 64  # rows that a thread takes at once
+ROOM_NUMBERS = 2**18  # numbers that it holds at once: they stay in its cache
+MAX_PLAIN_EXPONENT = 30  # norms within 2^±this of 1 are left as they are: float32 holds their squares
+FARTHEST_EXPONENT = 40  # rows 2^this times as far out as the median row are brought to that distance
+TINY = 1e-25  # sums of squares below this are made again in float64
+ROUNDING = 2.0**-21  # of an inner product in float32, relative to the two rows' norms
+
+
+def folded_widths(n: int, d: int) -> tuple[int, int]:
+    """Columns of the sketch that certificates are measured on, and of that on which weights are chosen.
+
+    A round cloud of n rows looks (1 + sqrt(n/k))/(1 + sqrt(n/d)) times as wide in k columns as in d; in the
+    first sketch that is MAX_WIDENING.
+    """
+    root = MAX_WIDENING * (1 + math.sqrt(n / d)) - 1
+    check = max(math.ceil(n / root**2), MIN_WIDTH)
+    return check, max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
+
+
+def folding(n: int, d: int, seed: int, cheaper: bool) -> ManyRowsAccumulator | None:
+    """Both sketches, if they are narrow beside the rows and, where that counts, cost less than exact ones."""
+    widths = folded_widths(n, d)
+    if sum(widths) > d / 2 or (cheaper and folded_cost(*widths, d) >= n):
+        return None
+    return ManyRowsAccumulator(n, d, seed, *widths)
+
+
+def folded_cost(check: int, choice: int, d: int) -> float:
+    """Rows of d columns whose exact Gram matrix takes as long as both sketches and all products with them."""
+    return FOLDING_COST + (CHECK_COST * check + CHOICE_COST * choice) / d
+
+
+class Scaled(NamedTuple):
+    """How a tile's numbers are brought into the range of float32, and from which pivot they are measured."""
+
+    scale: float  # 1 in the ordinary case
+    pivot: NDArray[Any]  # (b,) in the caller's numbers times the scale
+
+
+class ManyRowsAccumulator:
+    """Accumulates both sketches tile by tile, in float32.
+
+    Rows are measured from a pivot that no minority sets. A row that is not finite shows in its own points and
+    in no other's. Where most rows are too large or too small for float32, all are scaled by a power of two.
+    """
+
+    def __init__(self, n: int, d: int, seed: int, check_width: int, choice_width: int) -> None:
+        self.sketch = FoldedSketch(seed, d, check_width, choice_width)
+        self.block_multiple = self.sketch.tile
+        self.n, self.seed = n, seed
+        self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
+        self.order = self.rng.permutation(n)
+        self.check = np.zeros((n + 1, self.sketch.check_width), np.float32)  # the origin is the last
+        self.choice = np.zeros((n + 1, self.sketch.choice_width), np.float32)
+        self.unusable = np.zeros(n, dtype=bool)
+        self.exponent = 0  # points are in units of 2**exponent
+        self.has_unit = False
+        self.memory: dict[int, tuple[Points, Points]] = {}
+
+    def add(self, columns: slice, block: Block) -> None:
+        """One block of columns, which begins where a tile does."""
+        for start in range(0, block.shape[1], self.sketch.tile):
+            part = block[:, start : start + self.sketch.tile]
+            self._add(part, self.sketch.tile_at(columns.start + start))
+
+    def _add(self, part: Block, tile: Tile) -> None:
+        scaled = self._scaled(part)
+
+        def work(rows: slice) -> Mask:
+            finite = np.ones(rows.stop - rows.start, dtype=bool)
+            step = max(1, ROOM_NUMBERS // self.sketch.tile)
+            room, spare = self._memory(step)
+            for i in range(rows.start, rows.stop, step):
+                some = slice(i, min(i + step, rows.stop))
+                here = room[: some.stop - i]
+                self._fill(here, part[some], scaled)
+                before = slice(i - rows.start, some.stop - rows.start)
+                finite[before] = self.sketch.add(here, spare, tile, self.check[some], self.choice[some])
+            return finite
+
+        step = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
+        finite = np.concatenate(parallel_map(work, step))
+        for i in np.flatnonzero(~finite & ~self.unusable).tolist():
+            self.unusable[i] = not np.isfinite(part[i]).all()
+        room = self.sketch.room(1)
+        self.sketch.inside(room)[:, : part.shape[1]] = -scaled.pivot
+        self.sketch.add(room, self.sketch.spare(1), tile, self.check[-1:], self.choice[-1:])
+
+    def _memory(self, rows: int) -> tuple[Points, Points]:
+        """Each thread's own, kept: fresh memory costs as much as what is done in it."""
+        thread = threading.get_ident()
+        if thread not in self.memory:
+            self.memory[thread] = self.sketch.room(rows), self.sketch.spare(rows)
+        return self.memory[thread]
+
+    def _fill(self, room: Points, part: Block, scaled: Scaled) -> None:
+        inside = self.sketch.inside(room)
+        width = part.shape[1]
+        if scaled.scale == 1 and part.dtype == np.float32:
+            np.subtract(part, scaled.pivot, out=inside[:, :width])
+        else:
+            np.subtract(
+                part * np.float64(scaled.scale), scaled.pivot, out=inside[:, :width], casting="same_kind"
+            )
+        inside[:, width:] = 0
+
+    def _scaled(self, part: Block) -> Scaled:
+        usable = np.flatnonzero(~self.unusable)
+        if usable.size == 0:
+            return Scaled(1.0, np.zeros(part.shape[1], part.dtype))
+        probed = sampled(self.order, usable)[:PROBED_ROWS]
+        low, high = FLOAT32_RANGE
+        typical = median(np.nan_to_num(largest_magnitudes(part[probed]), nan=0.0, posinf=math.inf))
+        if not (low <= typical <= high) or self.exponent:
+            self._set_unit(part, usable)
+        scale = 2.0**-self.exponent
+        pivot = self._pivot(part, usable, probed, scale)
+        return Scaled(scale, pivot if scale != 1 or part.dtype != np.float32 else pivot.astype(np.float32))
+
+    def _set_unit(self, part: Block, usable: Index) -> None:
+        """A unit that suits most rows; it grows if later tiles hold larger numbers."""
+        magnitudes = largest_magnitudes(part)[usable]
+        magnitudes = magnitudes[np.isfinite(magnitudes)]
+        typical = median(magnitudes) if magnitudes.size else 0.0
+        low, high = FLOAT32_RANGE
+        exponent = math.frexp(typical)[1]
+        if typical == 0 or low <= typical * 2.0**-self.exponent <= high:
+            return
+        if exponent > self.exponent or not self.has_unit:
+            if self.has_unit:
+                for points in (self.check, self.choice):
+                    points *= np.float32(2.0 ** max(self.exponent - exponent, -1000))
+            self.exponent = max(-1000, min(exponent, 1000))
+        self.has_unit = True
+
+    def _pivot(self, part: Block, usable: Index, probed: Index, scale: float) -> NDArray[Any]:
+        """The median of a few secret rows, or of many if it turns out to be far from most."""
+        self.has_unit = self.has_unit or bool(part[probed].any())
+        few = np.sort(self.rng.choice(usable, min(PIVOT_ROWS, usable.size - 1 + usable.size % 2), False))
+        pivot = _median(part, few, scale)
+        tried = [part[i] * np.float64(scale) if scale != 1 else part[i] for i in probed]
+        away, plain = (np.sort([_size(x - y) for x in tried])[len(tried) // 2] for y in (pivot, 0))
+        if not away <= CORRUPT_PIVOT_RATIO * plain:
+            pivot = _median(part, sampled(self.order, usable), scale)
+        return pivot
+
+    def geometry(self) -> ManyRowsGeometry:
+        """The finished points. Those of unusable rows are zero, those of rows too far out shortened."""
+        self.memory.clear()
+        squares = _squared_norms(self.choice[:-1])
+        lost = ~np.isfinite(squares) & ~self.unusable  # finite numbers whose sum is not
+        usable = squares[np.isfinite(squares) & ~self.unusable]
+        typical = math.sqrt(median(usable)) if usable.size else 0.0
+        exponent = math.frexp(typical)[1] if typical else 0
+        exponent = 0 if abs(exponent) <= MAX_PLAIN_EXPONENT else exponent
+        farthest = math.ldexp(typical or 1.0, FARTHEST_EXPONENT)
+        far = np.isfinite(squares) & (squares > farthest**2) & ~self.unusable
+        for points in (self.choice, self.check):
+            points[:-1][self.unusable | lost] = 0
+            points[:-1][far] *= (farthest / np.sqrt(squares[far])).astype(np.float32)[:, None]
+            points[:-1][lost, 0] = farthest
+            if exponent:
+                points *= np.float32(2.0**-exponent)
+        squares = np.ldexp(
+            np.where(self.unusable, 0.0, np.where(far | lost, farthest**2, squares)), -2 * exponent
+        )
+        start, other = (self.rng.standard_normal((x.shape[1], 1)) for x in (self.choice, self.check))
+        common: dict[str, Any] = {
+            "prior_weights": np.ones(self.n),
+            "scale": 2.0 ** (self.exponent + exponent),
+            "precision": ROUNDING,
+            "distortion": DISTORTION,
+            "beyond": far | lost if (far | lost).any() else None,
+            "squares": squares,  # the other sketch has as long ones, to its distortion
+        }
+        index, seed = np.arange(self.n), self.seed
+        check = CheckGeometry(self.check[:-1], self.check[-1], start=other, index=index, seed=seed, **common)
+        points, origin = self.choice[:-1], self.choice[-1]
+        subspace = subspace_of(points, start)
+        return ManyRowsGeometry(points, origin, start=start, subspace=subspace, check=check, **common)
+
+
+def _median(part: Block, rows: Index, scale: float) -> NDArray[Any]:
+    """(b,) the median of an odd number of rows, 0 where that is not finite."""
+
+    def work(columns: slice) -> NDArray[Any]:
+        some = part[rows, columns]
+        values = median_of_rows(some if scale == 1 else some * np.float64(scale))
+        return np.where(np.isfinite(values), values, values.dtype.type(0))
+
+    step = [slice(i, i + MEDIAN_COLUMNS) for i in range(0, part.shape[1], MEDIAN_COLUMNS)]
+    return np.concatenate(parallel_map(work, step))
+
+
+def _size(vector: NDArray[Any]) -> float:
+    """The norm of a vector, in float64 where float32 cannot hold its square."""
+    square = float(vector @ vector)
+    return math.sqrt(square) if math.isfinite(square) else float(np.linalg.norm(vector.astype(np.float64)))
+
+
+def _squared_norms(points: Points) -> Array:
+    """(n,) squared norms, in float64 where float32 cannot hold them."""
+
+    def work(rows: slice) -> Array:
+        some = points[rows]
+        squares = np.einsum("ij,ij->i", some, some).astype(np.float64)
+        for i in np.flatnonzero(~((squares > TINY) & (squares < math.inf))):
+            wide = some[i].astype(np.float64)
+            squares[i] = wide @ wide
+        return np.asarray(squares)
+
+    step = [slice(i, i + PART_ROWS) for i in range(0, len(points), PART_ROWS)]
+    return np.concatenate(parallel_map(work, step))

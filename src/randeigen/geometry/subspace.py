@@ -1,0 +1,177 @@
+"""Top directions of thousands of points: each product reads all of them, so as few are made as will do.
+
+Products are made in float32, some points at a time on every core; what is small is kept in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from randeigen.backend.chunking import parallel_map
+from randeigen.geometry.eigen import Top, decomposed
+from randeigen.geometry.lanczos import upper_allowance
+from randeigen.types import Array
+
+Points = NDArray[np.float32]  # (n, k)
+
+PARTS = 8  # parts of the points, the same on every machine: no bit depends on the cores
+MAX_RESIDUAL = 0.1  # of the eigenvalue, at which a round's direction is good enough
+MAX_BASIS = 40  # directions kept from round to round; beyond that only the best
+KEPT_DIRECTIONS = 16
+MAX_PRODUCTS = 60  # for one set of weights
+STARTS = 4  # independent Lanczos iterations behind an upper bound: it fails only if each of them does
+UPPER_FAILURE_PROBABILITY = 1e-8
+UPPER_TOLERANCE = 0.1  # of the eigenvalue: how much too high an upper bound may be
+MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 60  # steps
+ALLOWANCES = np.exp2(np.arange(-16.0, 10.0, 0.125))  # to choose from, relative to the eigenvalue
+ROUNDING = 2.0**-18  # of a link between Lanczos vectors, whose products are made in float32
+SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its operands
+
+
+def projections_on(points: Points, direction: Array) -> Array:
+    """(n,) inner products of the points with a direction."""
+    narrow = direction.astype(np.float32)
+    return np.concatenate(_map(lambda rows: points[rows] @ narrow, len(points))).astype(np.float64)
+
+
+def weighted_sum(points: Points, weights: Array) -> Array:
+    """(k,) Σ wᵢ·yᵢ; the weights may be negative."""
+    narrow = weights.astype(np.float32)
+    return _total(_map(lambda rows: narrow[rows] @ points[rows], len(points)))
+
+
+def _map(work: Any, n: int) -> list[Any]:
+    """`work` on PARTS slices of n points."""
+    step = -(-n // PARTS)
+    return parallel_map(work, [slice(i, min(i + step, n)) for i in range(0, n, step)])
+
+
+def _total(parts: list[Any]) -> Array:
+    """Their sum in float64, in order."""
+    total = parts[0].astype(np.float64)
+    for part in parts[1:]:
+        total += part
+    return np.asarray(total)
+
+
+class GrowingSubspace:
+    """Directions that are kept while weights change, since the points do not: a round adds a few at most.
+
+    A Rayleigh-Ritz step within them gives the top direction under any weights; where its residual is too
+    large, the residual becomes one more direction. The first is secret and belongs to no row, so that
+    permuted rows have the same answers.
+    """
+
+    def __init__(self, points: Points, start: Array) -> None:
+        self.points = points
+        self._basis = np.zeros((0, points.shape[1]))  # (q, k) orthonormal
+        self._projections = np.zeros((len(points), 0))  # (n, q)
+        self._start = start
+
+    def top(self, w: Array) -> tuple[float, Array, float]:
+        """Variance along the top direction under weights that sum to 1, projections, and the residual."""
+        if len(self._basis) == 0:
+            self._extend(self._start)
+        for _ in range(MAX_PRODUCTS):
+            centred = self._projections - w @ self._projections
+            values, vectors = decomposed((centred.T * w) @ centred)
+            value, projections = float(values[-1]), centred @ vectors[:, -1]
+            if not 0 < value < math.inf:
+                return max(value, 0.0), np.zeros(len(w)), 0.0
+            image = weighted_sum(self.points, w * projections)
+            residual = image - value * (vectors[:, -1] @ self._basis)
+            off = math.sqrt(residual @ residual)
+            if off <= MAX_RESIDUAL * value:
+                break
+            if len(self._basis) >= MAX_BASIS:
+                self._keep(vectors[:, -KEPT_DIRECTIONS:])
+            if not self._extend(residual):
+                break
+        return value, projections, off
+
+    def _extend(self, direction: Array) -> bool:
+        """One more direction, if it is one."""
+        size = math.sqrt(direction @ direction)
+        for _ in range(2):  # rounding lets old directions back in
+            direction = direction - (self._basis @ direction) @ self._basis
+        norm = math.sqrt(direction @ direction)
+        if not norm > 1e-5 * size:
+            return False
+        self._basis = np.vstack((self._basis, direction / norm))
+        projected = projections_on(self.points, self._basis[-1])
+        self._projections = np.column_stack((self._projections, projected))
+        return True
+
+    def _keep(self, vectors: Array) -> None:
+        self._basis, self._projections = vectors.T @ self._basis, self._projections @ vectors
+
+
+def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
+    """The top eigenvalue of the weighted covariance, and an allowance for what may be missing.
+
+    Several Lanczos iterations from independent starts go through the points together. Each gives a bound that
+    is too low with the chance UPPER_FAILURE_PROBABILITY**(1/STARTS), so the largest of them is with the
+    product of these chances; and a bound that may fail so often takes far fewer steps. A start is a random
+    combination of the points, which favours the top: what holds for a uniform one holds for it.
+    """
+    n, chance = int(np.count_nonzero(w)), UPPER_FAILURE_PROBABILITY ** (1 / STARTS)
+    mean = weighted_sum(points, w)
+    vectors = _combined(points, np.sqrt(w)[:, None] * rng.standard_normal((len(w), STARTS)), mean)
+    sizes = np.sqrt((vectors**2).sum(axis=1))
+    if not (sizes.min() > 0 and sizes.max() < math.inf):
+        return Top(0.0 if sizes.max() == 0 else math.inf, mean)
+    most = min(MAX_UPPER_STEPS, n)
+    basis = np.empty((STARTS, most + 1, mean.size))  # takes no memory until it is written to
+    basis[:, 0] = vectors / sizes[:, None]
+    diagonals, links = np.zeros((STARTS, most)), np.zeros((STARTS, most))
+    for step in range(most):
+        earlier = basis[:, : step + 1]
+        images = _covariance_times(points, w, mean, earlier[:, -1])
+        diagonals[:, step] = (earlier[:, -1] * images).sum(axis=1)
+        images -= (np.matmul(earlier, images[:, :, None]).transpose(0, 2, 1) @ earlier)[:, 0]
+        links[:, step] = np.sqrt((images**2).sum(axis=1))
+        spanned = bool((links[:, step] <= ROUNDING * diagonals.max()).any())  # all that a start has a part in
+        if step + 1 < min(MIN_UPPER_STEPS, most) and not spanned:
+            np.divide(images, links[:, step, None], out=basis[:, step + 1])
+            continue
+        bounds, value = [], 0.0
+        for diagonal, link in zip(diagonals[:, : step + 1], links[:, : step + 1], strict=True):
+            ritz = decomposed(np.diag(diagonal) + np.diag(link[:-1], 1) + np.diag(link[:-1], -1))[0]
+            bounds.append(float(ritz[-1]) + upper_allowance(ritz, link, n, chance, ROUNDING, ALLOWANCES))
+            value = max(value, float(ritz[-1]))
+        if max(bounds) <= (1 + UPPER_TOLERANCE) * value or spanned:
+            break
+        np.divide(images, links[:, step, None], out=basis[:, step + 1])
+    return Top(value, mean, max(max(bounds) - value, 0.0) if value < math.inf else 0.0)
+
+
+def _combined(points: Points, coefficients: Array, mean: Array) -> Array:
+    """(p, k) combinations of the centred points."""
+    narrow = np.ascontiguousarray(coefficients.T, np.float32)
+    total = _total(_map(lambda rows: narrow[:, rows] @ points[rows], len(points)))
+    return np.asarray(total - coefficients.sum(axis=0)[:, None] * mean)
+
+
+def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+    """(p, k) the weighted covariance times each of p vectors; the points are read once."""
+    narrow, weights = vectors.astype(np.float32), w.astype(np.float32)
+    shift = (vectors @ mean).astype(np.float32)[:, None]
+    step = max(1, SMALL_PRODUCT // vectors.size)
+
+    def work(rows: slice) -> tuple[Any, Any]:
+        total, moved = np.zeros(vectors.shape, np.float32), np.zeros(len(vectors))
+        for i in range(rows.start, rows.stop, step):
+            some = slice(i, min(i + step, rows.stop))
+            if weights[some].any():
+                scaled = (narrow @ points[some].T - shift) * weights[some]
+                total += scaled @ points[some]
+                moved += scaled.sum(axis=1)
+        return total, moved
+
+    found = _map(work, len(points))
+    total = _total([part for part, _ in found])
+    return np.asarray(total - np.sum([moved for _, moved in found], axis=0)[:, None] * mean)

@@ -1,0 +1,299 @@
+"""Hundreds of rows and more: what folded sketches keep, what certificates of them cover, hostile rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen import rules
+from randeigen.geometry import folds, measure
+from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry
+from randeigen.geometry.folds import FoldedSketch
+from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.many_rows import ManyRowsAccumulator, folded_widths
+from randeigen.geometry.subspace import GrowingSubspace, upper_bound
+from randeigen.rows import as_rows
+from randeigen.types import Statistic
+from shapes import Shape
+
+WIDTH, COLUMNS = 4096, 30_000
+
+
+def squared_lengths(rows: np.ndarray, seed: int, width: int = WIDTH) -> np.ndarray:
+    """(n,) |Sx|² in the sketch that certificates are measured on."""
+    accumulator = ManyRowsAccumulator(len(rows), rows.shape[1], seed, width, 2048)
+    sketch, room = accumulator.sketch, accumulator.sketch.room(len(rows))
+    for start in range(0, rows.shape[1], sketch.tile):
+        part = rows[:, start : start + sketch.tile]
+        sketch.inside(room)[:] = 0
+        sketch.inside(room)[:, : part.shape[1]] = part
+        points = accumulator.check[:-1], accumulator.choice[:-1]
+        sketch.add(room, sketch.spare(len(rows)), sketch.tile_at(start), *points)
+    return np.asarray((accumulator.check[:-1].astype(np.float64) ** 2).sum(axis=1))
+
+
+def shapes(d: int = COLUMNS) -> dict[str, np.ndarray]:
+    """Unit vectors that an adversary may choose: aligned, smooth, periodic, sparse."""
+    rng, at = np.random.default_rng(0), np.arange(d)
+    found = {
+        "Gaussian": rng.standard_normal(d),
+        "constant": np.ones(d),
+        "smooth": np.sin(at / d * 6),
+        "one layer": (at < 3000) * 1.0,
+        "alternating": (-1.0) ** at,
+        **{f"every {step}th": (at % step == 0) * 1.0 for step in (7, 64, 211, 256, 1024)},
+    }
+    for count in (1, 2, 8, 64):
+        sparse = np.zeros(d)
+        sparse[rng.choice(d, count, replace=False)] = 1
+        found[f"{count} columns"] = sparse
+    return {name: row / np.linalg.norm(row) for name, row in found.items()}
+
+
+def test_lengths_of_aligned_smooth_periodic_and_sparse_rows_are_kept() -> None:
+    rows = np.array(list(shapes().values()), np.float32)
+    lengths = np.array([squared_lengths(rows, seed) for seed in range(40)])
+    ideal = (2 / WIDTH) ** 0.5
+    np.testing.assert_allclose(lengths.mean(axis=0), 1, atol=5 * ideal / 40**0.5)
+    for name, deviation in zip(shapes(), lengths.std(axis=0), strict=True):
+        assert deviation < (8 if name == "every 211th" else 1.5) * ideal, name  # 211 may be one of the primes
+    assert lengths.min() > 1 - folds.DISTORTION
+
+
+def test_a_comb_that_meets_in_one_fold_loses_that_fold_alone() -> None:
+    """The worst that somebody can write who guesses a prime that was drawn: he cannot guess the signs."""
+    least = 1.0
+    for seed in range(60):
+        primes = [fold.line for fold in FoldedSketch(seed, COLUMNS, WIDTH, 2048).check]
+        comb = (np.arange(COLUMNS) % primes[0] == 5) * 1.0
+        comb[16384:] = 0  # within a tile
+        least = min(least, float(squared_lengths((comb / np.linalg.norm(comb))[None], seed)[0]))
+    assert 1 - folds.DISTORTION < least < 0.9
+
+
+def test_two_columns_of_a_tile_meet_in_one_fold_at_most() -> None:
+    for seed in range(20):
+        lines = sorted(fold.line for fold in FoldedSketch(seed, 10**6, folds.MIN_WIDTH, 2048).check)
+        assert len(set(lines)) == 4
+        assert lines[0] * lines[1] > folds.TILE_COLUMNS
+
+
+@pytest.mark.parametrize(("n", "k"), [(60, 300), (200, 500)])
+@pytest.mark.parametrize("spike", [0.0, 3.0, 100.0])
+def test_an_upper_bound_is_above_the_eigenvalue_and_not_far(n: int, k: int, spike: float) -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        points = rng.standard_normal((n, k)).astype(np.float32)
+        points[: n // 10] += spike
+        w = rng.random(n) * (rng.random(n) > 0.1)
+        w /= w.sum()
+        centred = points.astype(np.float64) - w @ points
+        exact = float(np.linalg.eigvalsh((centred.T * w) @ centred)[-1])
+        top = upper_bound(points, w, rng)
+        assert top.value <= exact * (1 + 1e-5)
+        assert exact * (1 - 1e-5) <= top.value + top.allowance <= 1.13 * exact
+
+
+def test_an_upper_bound_needs_no_rank() -> None:
+    rng = np.random.default_rng(0)
+    w = np.full(50, 1 / 50)
+    line = rng.standard_normal((50, 1)).astype(np.float32) * rng.standard_normal(200).astype(np.float32)
+    top = upper_bound(line, w, rng)
+    exact = float(np.cov(line.T.astype(np.float64), bias=True).trace())
+    assert exact * (1 - 1e-4) <= top.value + top.allowance <= 1.1 * exact
+    assert upper_bound(np.zeros((50, 200), np.float32), w, rng)[::2] == (0.0, 0.0)
+
+
+def test_a_subspace_follows_the_weights() -> None:
+    rng = np.random.default_rng(1)
+    points = rng.standard_normal((300, 400)).astype(np.float32)
+    points[:30, 0] += 20
+    points[30:50, 1] -= 15
+    subspace = GrowingSubspace(points, rng.standard_normal(400))
+    for gone in (slice(0, 0), slice(0, 30), slice(0, 50)):
+        w = np.ones(300)
+        w[gone] = 0
+        w /= w.sum()
+        centred = points.astype(np.float64) - w @ points
+        values, vectors = np.linalg.eigh((centred.T * w) @ centred)
+        variance, projections, residual = subspace.top(w)
+        assert 0.9 * values[-1] <= variance <= values[-1] * (1 + 1e-5)
+        assert residual <= 0.1 * variance
+        if values[-1] > 1.5 * values[-2]:  # then it is the direction, too
+            assert abs(np.corrcoef(projections, centred @ vectors[:, -1])[0, 1]) > 0.99
+
+
+def attacked(n: int, d: int, f: int, columns: slice = slice(None), dtype: type = np.float32) -> np.ndarray:
+    """A round cloud, f of whose rows are shifted in some columns, all in all by as much as rows are long."""
+    rows = np.random.default_rng(0).standard_normal((n, d))
+    shift = np.zeros(d)
+    shift[columns] = 1
+    rows[:f] += np.sqrt(d) * shift / np.linalg.norm(shift)
+    return rows.astype(dtype)
+
+
+N, D, F = 170, 12_000, 20
+
+
+def sketched(rows: object, **more: object) -> randeigen.Aggregate:
+    return randeigen.aggregate(rows, f=F, geometry="sketch", seed=3, **more)  # type: ignore[call-overload]
+
+
+def test_the_sketch_by_name_is_the_folded_one() -> None:
+    made, _ = measure(as_rows(attacked(N, D, F)), "sketch", 0, want=Statistic.DIRECTIONS)
+    assert isinstance(made, ManyRowsGeometry)
+    assert isinstance(made.check, CheckGeometry)
+
+
+@pytest.mark.parametrize("columns", [slice(None), slice(0, 3), slice(0, None, 100), slice(4000, 5000)])
+def test_attackers_are_found_and_the_certificate_holds(columns: slice) -> None:
+    rows = attacked(N, D, F, columns)
+    exact = randeigen.aggregate(rows, f=F, geometry="gram", seed=3)
+    for seed in range(3):
+        result = randeigen.aggregate(rows, f=F, geometry="sketch", seed=seed)
+        assert result.weights[:F].sum() < 0.01
+        honest = rows[F:].astype(np.float64)
+        kept = result.weights[F:] / result.weights[F:].sum()
+        assert np.linalg.norm(result.mean - kept @ honest) <= result.bias_bound <= 1.7 * exact.bias_bound
+
+
+@pytest.mark.parametrize("columns", [slice(0, 2), slice(0, None, 150), slice(None)])
+def test_the_certificate_covers_the_plain_mean_of_attacked_rows(columns: slice) -> None:
+    rows, weights = attacked(N, D, F, columns), np.full(N, 1 / N)
+    moved = float(np.linalg.norm(rows.mean(0) - rows[F:].mean(0)))
+    for seed in range(6):
+        made, _ = measure(as_rows(rows), "sketch", seed, want=Statistic.DIRECTIONS)
+        assert moved <= randeigen.certify(made, weights, F) <= 2 * moved
+
+
+def test_the_same_seed_gives_the_same_bits_whatever_the_blocks_and_the_form() -> None:
+    rows = attacked(N, D, F)
+    plain = sketched(rows)
+    for other in (np.asfortranarray(rows), list(rows), [{"a": row[:500], "b": row[500:]} for row in rows]):
+        again = sketched(other)
+        assert np.array_equal(again.weights, plain.weights)
+        assert again.bias_bound == plain.bias_bound
+    for block_bytes in (2**12, 2**16, 2**22):
+        made, _ = measure(as_rows(rows, block_bytes=block_bytes), "sketch", 3, want=Statistic.DIRECTIONS)
+        assert isinstance(made, ManyRowsGeometry)
+        assert made.top_direction(np.ones(N)).variance == sketched_direction(rows)
+
+
+def sketched_direction(rows: np.ndarray) -> float:
+    return (
+        measure(as_rows(rows), "sketch", 3, want=Statistic.DIRECTIONS)[0].top_direction(np.ones(N)).variance
+    )
+
+
+def test_weights_follow_permuted_scaled_and_shifted_rows() -> None:
+    rows = attacked(N, D, F)
+    plain, order = sketched(rows), np.random.default_rng(5).permutation(N)
+    np.testing.assert_allclose(sketched(rows[order]).weights, plain.weights[order], atol=2e-4)
+    for scaled in (rows * np.float32(2.0**20), rows * np.float32(2.0**-30)):
+        np.testing.assert_allclose(sketched(scaled).weights, plain.weights, atol=1e-6)
+    np.testing.assert_allclose(sketched(rows + np.float32(100)).weights, plain.weights, atol=2e-3)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e6, 1e20, 1e30])
+@pytest.mark.parametrize("columns", [slice(0, 1), slice(0, 8), slice(None, None, 7)])
+def test_offsets_in_some_columns_do_not_turn_the_filter_off(offset: float, columns: slice) -> None:
+    rows = attacked(N, D, F, slice(8, 3000))
+    rows[:, columns] = 0
+    plain = sketched(rows)
+    rows[:, columns] = offset
+    result = sketched(rows)
+    assert plain.weights[:F].sum() < 0.01
+    np.testing.assert_allclose(result.weights, plain.weights, atol=2e-3)
+    if offset <= 1e3:  # the certificate has in it how far the answer's own rounding can move it
+        assert result.bias_bound == pytest.approx(plain.bias_bound, rel=0.1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_spoils_no_other(value: float) -> None:
+    rows = attacked(N, D, F)
+    plain = sketched(rows[1:])
+    rows[0, 7777] = value
+    result = sketched(rows)
+    assert list(result.unusable) == [0]
+    assert result.weights[0] == 0
+    assert result.bias_bound == pytest.approx(plain.bias_bound, rel=0.3)
+    assert result.weights[1:F].sum() < 0.01
+
+
+@pytest.mark.parametrize("size", [1e6, 1e19, 1e30, 3e38])
+def test_rows_of_any_size_are_left_out(size: float) -> None:
+    rows = attacked(N, D, F)
+    plain = sketched(rows)
+    with np.errstate(over="ignore"):
+        rows[:3] = (rows[:3].clip(-1, 1) * np.float64(size)).clip(-3.4e38, 3.4e38)
+    result = sketched(rows)
+    assert result.weights[:F].sum() < 0.01
+    assert np.isfinite(result.bias_bound)
+    assert result.bias_bound < 1.5 * plain.bias_bound
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-40, 1e40, 1e150, 1e300])
+def test_float64_rows_of_any_size_are_measured_alike(size: float) -> None:
+    rows = attacked(N, D, F, dtype=np.float64)
+    plain, result = sketched(rows), sketched(rows * size)
+    np.testing.assert_allclose(result.weights, plain.weights, atol=1e-4)
+    assert result.bias_bound / size == pytest.approx(plain.bias_bound, rel=1e-2)
+
+
+def test_units_grow_with_later_columns() -> None:
+    rows = attacked(N, 40_000, F, slice(30_000, None), np.float64)
+    rows[:, :20_000] *= 1e-200
+    plain = np.array(rows)
+    plain[:, :20_000] = 0
+    np.testing.assert_allclose(sketched(rows).weights, sketched(plain).weights, atol=1e-3)
+
+
+def test_identical_rows_and_zero_rows_have_a_bound_of_rounding() -> None:
+    for rows in (
+        np.zeros((N, D), np.float32),
+        np.ones((N, D), np.float32),
+        np.full((N, D), 1e20, np.float32),
+    ):
+        result = sketched(rows)
+        assert np.array_equal(result.mean, rows[0])
+        assert result.bias_bound <= 1e-3 * np.linalg.norm(rows[0].astype(np.float64)) + 1e-30
+
+
+def test_auto_takes_the_cheaper_way() -> None:
+    def made(n: int, d: int, want: Statistic = Statistic.DIRECTIONS) -> object:
+        return measure(Shape(n, d), want=want)[0]  # type: ignore[arg-type]
+
+    assert isinstance(made(100, 2**18), GramGeometry)
+    assert isinstance(made(300, 2**17), ManyRowsGeometry)
+    assert isinstance(made(300, 2**17, Statistic.GRAM), GramGeometry)  # distances of all rows are asked for
+    assert isinstance(made(1000, 2**16), ManyRowsGeometry)
+    assert isinstance(made(300, 2**13), GramGeometry)  # a sketch would be as wide as the rows
+
+
+def test_a_round_cloud_looks_a_fifth_wider_at_most() -> None:
+    for n, d in ((300, 2**17), (1000, 2**16), (1000, 2**20), (10_000, 2**16)):
+        check, choice = folded_widths(n, d)
+        assert (1 + (n / check) ** 0.5) / (1 + (n / d) ** 0.5) <= 1.2 + 1e-9
+        assert check + choice <= d / 2
+
+
+def test_other_rules_see_exact_distances() -> None:
+    rows = attacked(200, 2**15, F)
+    exact = randeigen.aggregate(rows, rule=rules.Krum(f=F), geometry="gram", seed=0)
+    assert np.array_equal(randeigen.aggregate(rows, rule=rules.Krum(f=F), seed=0).mean, exact.mean)
+
+
+def test_combinations_of_rows_can_be_measured() -> None:
+    rows = attacked(N, D, F)
+    made, _ = measure(as_rows(rows), "sketch", 3, want=Statistic.DIRECTIONS)
+    pairs = np.zeros((N // 2, N + 1))
+    pairs[np.arange(N // 2), 2 * np.arange(N // 2)] = pairs[np.arange(N // 2), 2 * np.arange(N // 2) + 1] = (
+        0.5
+    )
+    mixed = made.combine_rows(pairs)
+    centred = (pairs[:, :-1] @ rows) - (pairs[:, :-1] @ rows).mean(0)
+    exact = np.linalg.eigvalsh(centred @ centred.T / len(pairs))[-1]
+    assert mixed.top_direction(np.ones(len(pairs))).variance == pytest.approx(exact, rel=0.3)
+    assert mixed.check is not None
+    assert mixed.check.top_direction(np.ones(len(pairs))).variance == pytest.approx(exact, rel=0.3)
