@@ -73,7 +73,8 @@ PASSES = {
         QUICK, ["published", "no-regret", "filtering", "filtering-adaptive"], [0], None
     ),
     "dfba-long": lambda: _dfba(["randeigen", "none", "published"], [0, 1, 2], None),
-    # Other seeds of the short runs.
+    # Other seeds of the short runs, each with the unattacked mean that it is compared with.
+    "clean-seeds": lambda: _images(("none",), ["none"], [1, 2], 30),
     "seeds": lambda: _images(QUICK, ["randeigen", "published", "no-regret", "filtering"], [1, 2], 30),
 }
 
