@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 Scale: TypeAlias = Literal["linear", "log", "symlog"]
 
 WIDTH, HEIGHT = 420, 270
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 30, 62  # margins: labels, title, the legend under the axis
+LEFT, RIGHT, TOP, BOTTOM = 66, 12, 30, 62  # margins: labels, title, the legend under the axis
 COLOURS = 7  # classes c0 to c6 in STYLE
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "1 3", "10 4", "4 1")
 SYMLOG_DECADES = 3.0  # of the largest magnitude that a signed logarithmic axis shows; the rest is linear

@@ -15,7 +15,7 @@ STYLE = """
 td.good { background: color-mix(in srgb, #009e73 22%, var(--paper)) }
 td.bad { background: color-mix(in srgb, #d55e00 26%, var(--paper)) }
 td.near { background: color-mix(in srgb, #e69f00 18%, var(--paper)) }
-td.none { color: var(--soft) }
+td.none { color: var(--soft) } th, td { padding: .3rem .6rem }
 body { max-width: 78rem }
 td small { color: var(--soft); display: block; line-height: 1.25; font-size: .78rem }
 td.words { white-space: normal; min-width: 11rem; text-align: left }

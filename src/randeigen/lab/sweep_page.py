@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from randeigen.lab.charts import Axis, Series, chart
 from randeigen.lab.report_html import TableCell, gallery, paragraphs, table, write
@@ -30,16 +30,11 @@ Line = Mapping[str, Any]
 
 def write_sweep_page(path: str | os.PathLike[str], runs: Sequence[Line], rounds: Sequence[Line]) -> None:
     """One page about the runs of `tidy.table`, and of the same table by round."""
-    groups: dict[tuple[Any, ...], list[Line]] = {}
-    for line in runs:
-        groups.setdefault(tuple(line.get(name) for name in SETTINGS), []).append(line)
-    differing = [i for i in range(len(SETTINGS)) if len({key[i] for key in groups}) > 1]
     seeds = sorted({line["seed"] for line in runs})
     sections = []
-    for index, (key, lines) in enumerate(groups.items()):
-        title = ", ".join(_setting(SETTINGS[i], key[i]) for i in differing or (0,))
-        same = [line for line in rounds if tuple(line.get(name) for name in SETTINGS) == key]
-        sections.append((f"s{index}", title, comparison(lines) + gallery(_courses(same))))
+    for index, group in enumerate(grouped(runs)):
+        same = [line for line in rounds if _setting_key(line) == _setting_key(group.lines[0])]
+        sections.append((f"s{index}", group.title, comparison(group.lines) + gallery(_courses(same))))
     lead = paragraphs(
         f"{len(runs)} runs, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}. Accuracy "
         "on the test set and, below it, attack success, in percent: means over seeds and half the width of "
@@ -49,17 +44,45 @@ def write_sweep_page(path: str | os.PathLike[str], runs: Sequence[Line], rounds:
     write(path, "A sweep of federations", lead, sections)
 
 
+class Group(NamedTuple):
+    """Runs that agree in everything but attack, rule and seed."""
+
+    title: str  # what sets it apart from the other groups
+    lines: list[Line]
+
+
+def grouped(runs: Sequence[Line]) -> list[Group]:
+    """The runs by their settings."""
+    groups: dict[tuple[Any, ...], list[Line]] = {}
+    for line in runs:
+        groups.setdefault(_setting_key(line), []).append(line)
+    differing = [i for i in range(len(SETTINGS)) if len({key[i] for key in groups}) > 1]
+    return [
+        Group(", ".join(_setting(SETTINGS[i], key[i]) for i in differing or (0,)), lines)
+        for key, lines in groups.items()
+    ]
+
+
+def _setting_key(line: Line) -> tuple[Any, ...]:
+    return tuple(line.get(name) for name in SETTINGS)
+
+
 def comparison(lines: Sequence[Line]) -> str:
-    """Attacks down, rules across."""
+    """Attacks down, rules across, as HTML."""
+    return table(*comparison_cells(lines))
+
+
+def comparison_cells(lines: Sequence[Line]) -> tuple[list[str], list[list[TableCell | str]]]:
+    """Titles and lines of that table."""
     rules = list(dict.fromkeys(line["rule"] for line in lines))
     accuracy = over_seeds(lines, ("attack", "rule"), lambda line: 100 * line["accuracy"])
     success = over_seeds(lines, ("attack", "rule"), lambda line: _percent(line["asr"]))
     clean = accuracy.get(("none", "mean"))
-    body = [
+    body: list[list[TableCell | str]] = [
         [attack, *(_cell(accuracy.get((attack, rule)), success.get((attack, rule)), clean) for rule in rules)]
         for attack in dict.fromkeys(line["attack"] for line in lines)
     ]
-    return table(["attack", *rules], body)
+    return ["attack", *rules], body
 
 
 def shown(value: Interval) -> str:

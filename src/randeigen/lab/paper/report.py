@@ -37,6 +37,7 @@ def write_report(folder: Path, out: Path) -> None:
         ("prior", "Table 1: growth with d", _prior(records)),
         ("figures", "Figures", _figures(records)),
         ("theorems", "Theorems, checked", _theorems(records)),
+        ("beyond", "Beyond the paper", _beyond(records)),
     ]
     lead = paragraphs(
         "Every table and figure of Lee, Kolluri, Saxena and Chang, A Practical and Secure Byzantine Robust "
@@ -115,6 +116,11 @@ def _theorems(records: Records) -> str:
     return table(grid.titles, grid.lines) if grid else paragraphs("Not run: randeigen reproduce theorems")
 
 
+def _beyond(records: Records) -> str:
+    grids = tables.beyond_tables(records)
+    return _grids(grids) if grids else paragraphs("Not run: the sweeps in studies/sweeps.")
+
+
 def _figures(records: Records) -> str:
     parts = [
         ("Figure 1: clients of one round", figures.figure_1(records)),
@@ -147,6 +153,7 @@ def markdown_parts(folder: Path) -> dict[str, str]:
         "seconds": together([tables.seconds_table(records, here)]),
     }
     prior, theorems = tables.prior_work_table(records), tables.theorem_table(records)
+    parts["beyond"] = together(tables.beyond_tables(records)) or "Not run."
     parts["prior"] = together([prior]) if prior else "Not run."
     parts["theorems"] = together([theorems]) if theorems else "Not run."
     return parts
