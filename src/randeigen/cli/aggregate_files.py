@@ -39,6 +39,7 @@ class AggregateOptions:
     seed: int | None
     geometry: GeometryKind
     on_excess: OnExcess
+    partition: str = "whole"
 
 
 class Judged(NamedTuple):
@@ -71,6 +72,7 @@ def aggregate_files(
             seed=call.seed,
             geometry=call.geometry,
             on_excess=call.on_excess,
+            partition=call.partition,
             progress=progress,
         )
     except TooManyCorrupt as error:

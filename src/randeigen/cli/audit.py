@@ -215,6 +215,7 @@ def _call(fields: dict[str, Any]) -> AggregateOptions:
         seed=seed,
         geometry=_take(fields, "geometry", str),
         on_excess=_take(fields, "on_excess", str),
+        partition=_take({"partition": "whole"} | fields, "partition", str),  # which audits once did not have
     )
 
 

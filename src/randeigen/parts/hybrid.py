@@ -32,7 +32,7 @@ from randeigen.parts.judging import Judge, Judged
 from randeigen.source import Judgement
 from randeigen.types import Array, Geometry, Index
 
-STANDS_OUT = 1.0
+STANDS_OUT = 4.0
 WORTHWHILE = 0.5
 
 

@@ -64,6 +64,14 @@ def aggregate(
         OnExcess,
         typer.Option(help="More unusable files than f: stop with exit code 4, or go on without them."),
     ] = "raise",
+    partition: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="What is judged together: whole, tensor, rows:NAME, columns:N, or hybrid, the whole files and "
+            "then the rows of tensors that stand out.",
+        ),
+    ] = "whole",
     audit: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a record that `replay` can check, .json.")
     ] = None,
@@ -89,6 +97,7 @@ def aggregate(
       randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
       randeigen aggregate a.npy b.npy c.npy --f 1 --out mean.npy --json | jq .bias_bound
       randeigen aggregate updates/ --f 0 --rule mean --out plain.safetensors
+      randeigen aggregate updates/ --eps 0.2 --partition 'hybrid:rows:*embed*' --out mean.safetensors
 
     \b
     Exit codes:
@@ -96,7 +105,7 @@ def aggregate(
       4 more unusable files than said, 130 interrupted; nothing is ever half-written
     """
     with exit_on_error():
-        call = AggregateOptions(rule, eps, f, seed, geometry, on_excess)
+        call = AggregateOptions(rule, eps, f, seed, geometry, on_excess, partition)
         _run(call, updates, Output(out, audit, as_json, quiet, everything, force))
 
 
