@@ -48,6 +48,7 @@ ATTACKS = {
     "HIDRA along the parts": "hidra:chunk=64,sigma=0.026",  # the task's sigma is that of 1,000 columns
     "HIDRA along the parts, each part's sigma": "hidra-adaptive:chunk=64",
     "the same, F = 0.5": "hidra-adaptive:chunk=64,F=0.5",
+    "the same, F = 0.1": "hidra-adaptive:chunk=64,F=0.1",
     "TMA": "tma",
     "Min-Max": "min-max",
 }
@@ -71,7 +72,7 @@ def attacked_updates(seed: int) -> dict[str, Any]:
     for t in range(1, CALM + 1):
         weights = weights - honest.rows(t, weights, everyone, 0).mean(0)
     m = int(EPS * CLIENTS)
-    updates = {"federation": honest}
+    updates: dict[str, Any] = {"federation": honest}
     for name in ATTACKS:
         federation = honest if name == "none" else Federation.of(config(name, seed=seed))
         byzantine = 0 if name == "none" else m
@@ -109,15 +110,14 @@ def study_updates(seeds: Sequence[int], record: Record) -> None:
         for attack, rows in updates.items():
             m = 0 if attack == "none" else int(EPS * CLIENTS)
             honest = rows[m:].mean(0)
-            record.put(
-                "updates",
-                {"attack": attack, "partition": "mean", "seed": seed,
-                 "distance": float(np.linalg.norm(rows.mean(0) - honest)), "size": float(np.linalg.norm(honest))},
-            )  # fmt: skip
+            key = {"attack": attack, "seed": seed}
+            plain = float(np.linalg.norm(rows.mean(0) - honest))
+            size = float(np.linalg.norm(honest))
+            record.put("updates", {**key, "partition": "mean", "distance": plain, "size": size})
             for name, asked in PARTITIONS.items():
                 partition = Partition.of(asked, leaves, model.d) or "whole"
                 found = judged(rows, partition, honest, leaves[0][1])
-                record.put("updates", {"attack": attack, "partition": name, "seed": seed} | found)
+                record.put("updates", {**key, "partition": name, **found})
 
 
 def study_training(seeds: Sequence[int], attacked: int, record: Record, device: str) -> None:
@@ -167,7 +167,7 @@ class Record:
 
 
 def draw(record: Path, picture: Path) -> None:
-    """Distance from the honest mean and of the poisoned row, attack by attack; accuracy and ASR in training."""
+    """How far the answer, and its worst embedding row, are from the honest mean; and the certificate."""
     import matplotlib.pyplot as plt
 
     content = json.loads(record.read_text())

@@ -68,8 +68,8 @@ def aggregate(
         str,
         typer.Option(
             metavar="HOW",
-            help="What is judged together: whole, tensor, rows:NAME, columns:N, or hybrid, the whole files and "
-            "then the rows of tensors that stand out.",
+            help="What is judged together: whole, tensor, rows:NAME, columns:N, or hybrid, the whole files "
+            "and then the rows of tensors that stand out.",
         ),
     ] = "whole",
     audit: Annotated[
