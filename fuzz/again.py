@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fuzz import forms
+from fuzz.cuts import in_parts
 from fuzz.inputs import Case
 from fuzz.properties import aggregated, rows_of
 from fuzz.recipes import COINS, ORIGIN, PROMISED
@@ -144,4 +145,7 @@ def _nearly_far(rows: Array) -> bool:
     return bool(((ratio > 1e3) & (ratio < 1e5)).any())
 
 
-CHECKS = {"replay": replayed, "alone": alone, "permuted": permuted, "scaled": scaled, "shifted": shifted}
+CHECKS = {
+    **{"replay": replayed, "alone": alone, "permuted": permuted, "scaled": scaled, "shifted": shifted},
+    "parts": in_parts,
+}

@@ -23,7 +23,7 @@ KINDS = {
     "threads": 150,
     "command": 150,
 }
-EXTRAS = {"replay": 0.2, "alone": 0.2, "permuted": 0.08, "scaled": 0.1, "shifted": 0.06}
+EXTRAS = {"replay": 0.2, "alone": 0.2, "permuted": 0.08, "scaled": 0.1, "shifted": 0.06, "parts": 0.2}
 
 
 MAX_BLOCKS = 300  # in which rows are read: more only take time

@@ -30,8 +30,9 @@ from randeigen.types import Array
 def held_by_heaviest(weights: Numbers, f: int) -> Numbers:
     """(p,) the share of each line's sum that its f largest hold."""
     n = weights.shape[1]
-    ordered = sorted_lines(weights)
-    return ordered[:, n - min(f, n) :].sum(1) / ordered.sum(1)
+    xp, ordered = namespace(weights), sorted_lines(weights)
+    rest = ordered[:, : n - min(f, n)].sum(1)
+    return xp.where(rest > 0, ordered[:, n - min(f, n) :].sum(1) / ordered.sum(1), 1.0)
 
 
 def bounds_of_parts(held: Numbers, variances: Numbers) -> Numbers:
@@ -43,7 +44,7 @@ def bounds_of_parts(held: Numbers, variances: Numbers) -> Numbers:
 
 
 class Union:
-    """The certificate of all parts together, added up as they are judged. Lengths are in the caller's units.
+    """The certificate of all parts together, added up as they are judged.
 
     `scale` of a part multiplies its mean, as rules that clip do.
     """
@@ -71,8 +72,10 @@ class Union:
         (p,) what rounding may hide of a variance, `columns` (p,) how many columns each part has.
         """
         held = held_by_heaviest(weights, self._f)
-        bounds = scales * bounds_of_parts(held, variances)
         with np.errstate(all="ignore"):
+            moves = np.broadcast_to(scales, held.shape) > 0  # an answer of 0, whatever was sent, is not moved
+            held, variances = np.where(moves, held, 0.0), np.where(moves, variances, 0.0)
+            bounds = scales * bounds_of_parts(held, variances)
             self._squares += float((bounds**2).sum())
             lines = weights * (scales**2 * variances / (1 - held))[:, None]
             self._shares += np.where(weights > 0, lines, 0.0).sum(0)
@@ -91,8 +94,8 @@ class Union:
         """The least of the three bounds."""
         if self._f <= 0:
             return 0.0
-        least = min(self._squares, float(np.sort(self._shares)[::-1][: self._f].sum()), self._as_one())
-        return math.sqrt(least) if least >= 0 else math.inf  # NaN, of infinities, is no bound
+        found = (self._squares, float(np.sort(self._shares)[::-1][: self._f].sum()), self._as_one())
+        return math.sqrt(min(math.inf if math.isnan(each) else each for each in found))
 
     def _as_one(self) -> float:
         """The third, for the rows' mean weights."""

@@ -19,6 +19,7 @@ Leaves: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]  # name and shape of e
 
 WHOLE, HYBRID = "whole", "hybrid"
 DEFAULT_HYBRID = "rows:*"
+MIN_RUN_PARTS = 4  # parts of one width side by side that are worth judging together
 REST = "rest"  # the part of all columns that no given part names
 MAX_NAMES_SHOWN = 8
 FORMS = (
@@ -83,6 +84,19 @@ class Partition:
         if kind == "columns" and rest.isdecimal() and 0 < int(rest) < 2**62:
             return _by_columns(int(rest), d)
         raise BadParameter(f"partition={asked!r} is not known; give {FORMS}.")
+
+    def without_short_runs(self) -> Partition:
+        """The same parts; runs too short to be worth judging together are cut into their parts."""
+        runs = [
+            one
+            for run in self.runs
+            for one in (
+                (run,)
+                if run.times == 1 or run.times >= MIN_RUN_PARTS
+                else (Run(run.start + k * run.width, run.width, 1, run.part + k) for k in range(run.times))
+            )
+        ]
+        return Partition(tuple(runs), self.labels, self.hybrid)
 
     @property
     def count(self) -> int:

@@ -16,7 +16,7 @@ from randeigen.rows import as_rows
 from randeigen.rules import CenteredClipping, GeometricMedian, Krum, Median
 
 N, F = 12, 2
-SHAPES = {"emb.weight": (30, 8), "fc.weight": (5, 6), "fc.bias": (5,), "scale": ()}
+SHAPES = {"emb.weight": (120, 8), "fc.weight": (5, 6), "fc.bias": (5,), "scale": ()}
 
 
 def models(seed: int = 0, n: int = N, dtype: Any = np.float64) -> list[dict[str, np.ndarray]]:
@@ -26,7 +26,7 @@ def models(seed: int = 0, n: int = N, dtype: Any = np.float64) -> list[dict[str,
         {name: rng.standard_normal(shape).astype(dtype) for name, shape in SHAPES.items()} for _ in range(n)
     ]
     for row in rows[:F]:
-        row["emb.weight"][7] += 4.0
+        row["emb.weight"][7] += 6.0
     return [{name: np.asarray(leaf) for name, leaf in row.items()} for row in rows]
 
 
@@ -264,7 +264,7 @@ class TestHybrid:
     def test_a_planted_row_stands_out_and_nothing_else_changes(self) -> None:
         rng = np.random.default_rng(0)
         rows = rng.standard_normal((20, 400 * 16))
-        rows[:4, 16:32] += 5.0
+        rows[:4, 16:32] += 6.0
         whole, found = (aggregate(rows, f=4, partition=p, seed=0) for p in ("whole", "hybrid:columns:16"))
         assert whole.weights[:4].sum() > 0.1  # whole rows do not show it
         assert np.flatnonzero(found.parts.own).tolist() == [1]
@@ -305,8 +305,8 @@ def test_tensors_on_a_device_take_the_same_way() -> None:
     from randeigen.parts.judging import Judge
     from randeigen.rules.base import Assumed
 
-    pieces = flat(models())[:, :240].reshape(N, 30, 8).swapaxes(0, 1)
-    judge = Judge(RandEigen(f=F), np.arange(N), Assumed(F, F), 1, np.ones(N))
+    pieces = flat(models())[:, :960].reshape(N, 120, 8).swapaxes(0, 1)
+    judge = Judge(RandEigen(f=F), np.arange(N), Assumed(F, F), 1, np.ones(N), 1.0)
     (_, of_arrays), (_, of_tensors) = (
         judge.pieces(each, 0, 0)[0] for each in (pieces, torch.from_numpy(pieces.copy()))
     )

@@ -45,10 +45,12 @@ def tops_of_covariances(matrices: Numbers, start: Numbers) -> Tops:
 def _tops(matrices: Numbers, start: Numbers) -> Tops:
     """The same of matrices of trace 1, whose numbers can be squared."""
     by_polynomials = isinstance(matrices, np.ndarray) and matrices.shape[1] > MAX_SQUARED_ROWS
+    traces = namespace(matrices).einsum("pii->p", matrices)
+    matrices = matrices / traces[:, None, None]  # so that they can be squared
     tops = _by_polynomials(matrices, start) if by_polynomials else _by_squaring(matrices)
     for solve in (_by_squaring, _by_decomposition) if by_polynomials else (_by_decomposition,):
         tops = _again(solve, tops, matrices)
-    return tops
+    return tops._replace(values=tops.values * traces, allowances=tops.allowances * traces)
 
 
 def _again(solve: Any, tops: Tops, matrices: Numbers) -> Tops:
@@ -62,10 +64,11 @@ def _again(solve: Any, tops: Tops, matrices: Numbers) -> Tops:
 
 
 def _by_squaring(matrices: Numbers) -> Tops:
+    """Of matrices whose trace is 1."""
     xp = namespace(matrices)
     power, logarithms = matrices, 0.0
-    for k in range(SQUARINGS + 1):
-        power = power if k == 0 else power @ power
+    for k in range(1, SQUARINGS + 1):
+        power = power @ power
         if k % SQUARINGS_BETWEEN == 0:  # of trace 1, the top eigenvalue is 1/n or more: its 32nd power fits
             sizes = xp.einsum("pii->p", power)
             power = power / sizes[:, None, None]

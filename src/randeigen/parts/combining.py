@@ -15,7 +15,6 @@ from randeigen.backend.device_blocks import as_matrices
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
 from randeigen.parts.judging import Judged
-from randeigen.parts.measuring import is_batched
 from randeigen.types import Array, Block, Index, Mask, Progress, Rows
 from randeigen.weighted_sum import RowSizes, WeightedSum
 
@@ -100,7 +99,7 @@ class Combining:
                 for run in self.partition.within(columns):
                     start, stop = max(run.start, columns.start), min(run.stop, columns.stop)
                     piece = block[:, start - columns.start : stop - columns.start]
-                    if is_batched(run, self.usable.size):
+                    if run.times > 1:
                         for at, whole in pending.parts(run, start, piece):
                             moved = math.hypot(moved, answer.write(*self._run(run, at, whole, judge)))
                         continue
@@ -149,7 +148,7 @@ class Combining:
         numbers, coefficients = as_float64(pieces), beside(weights, pieces)
         sums = (coefficients[:, None] @ numbers)[:, 0]
         squares = namespace(numbers).einsum("pnw,pnw->pn", numbers, numbers)
-        error = (n + 2) * UNIT_ROUNDOFF[8] * math.sqrt(float((squares * coefficients).sum()))
+        error = (n + 2) * UNIT_ROUNDOFF[8] * float((squares * coefficients).sum()) ** 0.5
         if not math.isfinite(error) or not math.isfinite(float(abs(sums).max())):
             careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in weights]
             parts = [each(piece) for each, piece in zip(careful, numbers, strict=True)]

@@ -28,11 +28,11 @@ from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
-from randeigen.parts.judging import Judge, Judged
+from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain
 from randeigen.source import Judgement
 from randeigen.types import Array, Geometry, Index
 
-STANDS_OUT = 4.0
+STANDS_OUT = 3.0  # measured: docs/partitions.md
 WORTHWHILE = 0.5
 
 
@@ -56,6 +56,9 @@ class HybridJudge:
 
     def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
         """Those of the (p, n, w) pieces that stand out, judged."""
+        pieces = self.inner.in_unit(pieces)
+        if pieces.shape[1] < MIN_BATCHED_ROWS:
+            return []
         w, most = beside(self.inner.prior, pieces), self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
         with np.errstate(all="ignore"):
             mean = (
@@ -96,7 +99,7 @@ class HybridJudge:
 
     def _alone(self, geometry: GramGeometry, most: float, part: int) -> list[tuple[Index, Judged]]:
         number = np.array([part])
-        if geometry.beyond is None and 1e-75 < geometry.scale < 1e75:
+        if is_plain(geometry):
             return self._standing_out(as_batch([geometry]), most, number, lambda _: geometry)
         judged = self.inner.alone(geometry, part)
         if geometry.beyond is None:

@@ -20,9 +20,11 @@ from randeigen.pipeline import judge
 from randeigen.rules.base import Assumed, Rule
 from randeigen.types import Array, Index
 
+MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
+
 
 class Judged(NamedTuple):
-    """p parts, and what was made of them. Lengths are in the caller's units."""
+    """p parts, and what was made of them. Lengths are in the judge's unit."""
 
     weights: Array  # (p, n)
     scales: Array  # (p,) the answer is the weighted mean times this
@@ -44,17 +46,17 @@ class Judge:
     assumed: Assumed
     seed: int
     prior: Array  # (n,)
+    unit: float  # lengths times this are the caller's: squares of 1e-200, or of 1e200, are no floats
 
     def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
         """(p, n, w) pieces of the usable rows, each a part, numbered from `first`; and which is which."""
         rng = np.random.default_rng([self.seed, Stream.PARTS, first])
-        if not isinstance(pieces, np.ndarray):
-            pieces = as_float64(pieces)  # a GPU's float32 products may be TF32
+        pieces = self.in_unit(pieces)
         done: list[tuple[Index, Judged]] = []
         left: Index = np.arange(len(pieces))
         with np.errstate(all="ignore"):
             for exact in (False, True) if pieces.dtype.itemsize == 4 else (True,):
-                if not left.size:
+                if not left.size or pieces.shape[1] < MIN_BATCHED_ROWS:
                     break
                 some = pieces if left.size == len(pieces) else pieces[left]
                 batch, sound = measured_batch(as_float64(some) if exact else some, rng)
@@ -69,6 +71,12 @@ class Judge:
             )
         return done
 
+    def in_unit(self, pieces: Any) -> Any:
+        """The same in this unit; in float64 on a GPU, whose float32 products may be TF32."""
+        if self.unit == 1:
+            return pieces if isinstance(pieces, np.ndarray) else as_float64(pieces)
+        return as_float64(pieces) * (1 / self.unit)
+
     def batch(self, batch: GramBatch) -> Judged | None:
         """Many parts at once; None where the rule takes one after the other."""
         prior = beside(self.prior, batch.gram)
@@ -81,7 +89,7 @@ class Judge:
 
     def geometries(self, parts: dict[int, GramGeometry]) -> list[tuple[Index, Judged]]:
         """Parts that were measured in pass 1."""
-        plain = [part for part, each in parts.items() if each.beyond is None and 1e-75 < each.scale < 1e75]
+        plain = [part for part, each in parts.items() if is_plain(each)]
         done = []
         if len(plain) > 1 and (judged := self.batch(as_batch([parts[part] for part in plain]))):
             done.append((np.array(plain), judged))
@@ -102,9 +110,10 @@ class Judge:
         assert found.bias_bound is not None
         variance = math.inf if held >= 1 or not scale else 0.0
         if 0 < held < 1 and scale:
-            variance = (found.bias_bound / scale) ** 2 * (1 - held) / held
+            bound = found.bias_bound / scale
+            variance = bound * bound * (1 - held) / held
         judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
-        if cloud.beyond is not None or not math.isfinite(float(judged.traces[0])):
+        if not is_plain(cloud) or not math.isfinite(float(judged.traces[0])):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
         to_mean = cloud.scale * cloud.distance_between(scale * w[0], np.full(cloud.n, 1 / cloud.n))
         # The variance holds its rounding already; what rounding hides of the influence is added to it.
@@ -123,6 +132,11 @@ class Judge:
         with np.errstate(all="ignore"):
             accumulator.add(slice(0, piece.shape[1]), piece)
             return accumulator.geometry()
+
+
+def is_plain(geometry: GramGeometry) -> bool:
+    """Whether its inner products can be had in one unit, all of them."""
+    return geometry.beyond is None and 1e-75 < geometry.scale < 1e75
 
 
 def _judged(batch: GramBatch, weights: Any, variances: Any, stops: Sequence[str]) -> Judged:

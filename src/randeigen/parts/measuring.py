@@ -6,6 +6,7 @@ Gram matrices together may be larger than the rows. Here all of such a run share
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -17,10 +18,9 @@ from randeigen.errors import BadParameter
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.measurement import NOT_FINITE, GramAccumulator
 from randeigen.geometry.products import added
-from randeigen.partition import Partition, Run
+from randeigen.partition import Partition
 from randeigen.types import Index, Progress, Rows
 
-MIN_RUN_PARTS = 4  # parts of one width side by side that are worth measuring together
 MAX_GRAM_NUMBERS = 2**27  # numbers of all Gram matrices that are kept between the passes
 
 
@@ -29,7 +29,7 @@ class MeasuredParts:
 
     def __init__(self, rows: Rows, partition: Partition, seed: int, progress: Progress | None) -> None:
         self.partition = partition
-        keys = sorted({run.part for run in partition.runs})  # of a run, its first part
+        keys = sorted({run.part for run in partition.runs})  # of a long run, its first part
         if len(keys) * rows.n**2 > MAX_GRAM_NUMBERS:
             raise BadParameter(
                 f"partition has {len(keys)} groups of columns, too many for {rows.n} rows; give fewer, or "
@@ -63,17 +63,13 @@ class MeasuredParts:
         self._unusable = {int(i): NOT_FINITE for i in np.flatnonzero(unusable)}
         return whole.geometry()
 
-    def geometries(self, index: Index, *, batched: bool) -> dict[int, GramGeometry]:
-        """Of these rows: the geometry of each run whose parts are measured in pass 2, or of other parts."""
-        runs = {run.part for run in self.partition.runs if is_batched(run, self.whole.n)}
+    def geometries(self, index: Index, unit: float, *, batched: bool) -> dict[int, GramGeometry]:
+        """Of these rows, in this unit: the geometry of each long run, or of each part that is in none."""
+        runs = {run.part for run in self.partition.runs if run.times > 1}
         with np.errstate(all="ignore"):
-            return {
+            found = {
                 key: each.geometry().take(index)
                 for key, each in self._accumulators.items()
                 if (key in runs) == batched
             }
-
-
-def is_batched(run: Run, n: int) -> bool:
-    """Whether its parts are measured together, in pass 2."""
-    return run.times >= MIN_RUN_PARTS and n >= 3
+        return {key: replace(each, scale=each.scale / unit) for key, each in found.items()}

@@ -38,6 +38,7 @@ class Parts:
     Attributes:
         partition: Which columns and which name each part has.
         weights: (parts, n) the weights of the rows in each part; each line sums to 1.
+        scales: (parts,) the answer in a part is the weighted mean times this: 1 unless rows were clipped.
         bounds: (parts,) `bias_bound` of each part on its own; inf or NaN where it is not known, which is
             so of the parts of a hybrid that keep the weights of the whole rows.
         own: (parts,) whether a part has weights of its own; all have, but in a hybrid.
@@ -46,6 +47,7 @@ class Parts:
 
     partition: Partition
     weights: Array
+    scales: Array
     bounds: Array
     own: Mask
     stops: dict[int, str]
@@ -76,6 +78,7 @@ def run(
     stated = max(f, rule.stated_corrupt(rows.n))
     claims = None if row_weights is None else read_claims(row_weights, cap, rows.n)
     seed = secrets.randbits(64) if seed is None else checked_seed(seed)
+    partition = partition.without_short_runs()
     measured = MeasuredParts(rows, partition, seed, progress)
     unusable = dict(sorted(measured.unusable.items()))
     assumed = assume(f, rows.n, unusable, on_excess, stated)
@@ -86,27 +89,30 @@ def run(
     if claims is not None:
         prior, on_claims = prior_weights_of(claims[index], cap, assumed.f)
         notes = (*notes, *on_claims)
-    cloud = measured.whole.take(index).with_prior_weights(prior)
-    one = Judge(rule, index, assumed, seed, prior)
-    with single_threaded_blas(index.size):
+    unit = measured.whole.scale
+    cloud = replace(measured.whole.take(index).with_prior_weights(prior), scale=1.0)
+    one = Judge(rule, index, assumed, seed, prior, unit)
+    with single_threaded_blas(index.size), np.errstate(all="ignore"):
         whole = None
         if partition.hybrid:
             rng = np.random.default_rng([seed, Stream.RULE])
             whole = judge(cloud, rule, index, assumed, rng)
-            runs = measured.geometries(index, batched=True)
+            runs = measured.geometries(index, unit, batched=True)
             hybrid = HybridJudge.of(one, whole, partition, runs)
-            judged = hybrid.geometries(measured.geometries(index, batched=False), partition.widths)
+            judged = hybrid.geometries(measured.geometries(index, unit, batched=False), partition.widths)
         else:
-            judged = one.geometries(measured.geometries(index, batched=False))
+            judged = one.geometries(measured.geometries(index, unit, batched=False))
     default = prior / prior.sum() if whole is None else whole.verdict.weights
     combining = Combining(
         partition, usable, assumed.certified, default, 1.0 if whole is None else whole.verdict.scale
     )
     for part, each in judged:
         combining.add(part, each)
-    answer = combining.average(rows, hybrid if whole else one, RowSizes.of(cloud, default), progress)
+    size = RowSizes.of(replace(cloud, scale=unit), default)
+    answer = combining.average(rows, hybrid if whole else one, size, progress)
     if whole is not None:
-        _add_the_rest(combining, cloud, whole)
+        with np.errstate(all="ignore"):
+            _add_the_rest(combining, cloud, whole)
     mean_weights = np.zeros(rows.n)
     mean_weights[usable] = combining.union.weights
     mean = answer.finish(mean_weights)
@@ -124,14 +130,21 @@ def run(
     return Aggregate(
         mean,
         mean_weights,
-        bound + combining.rounding if assumed.certified else 0.0,
+        bound * unit + combining.rounding if assumed.certified else 0.0,
         replace(verdict, weights=mean_weights),
         seed,
         stated,
         unusable,
-        math.hypot(combining.to_mean, combining.rounding),
+        math.hypot(combining.to_mean * unit, combining.rounding),
         is_weighted_mean=False,
-        parts=Parts(partition, _on_all(combining.weights, usable), combining.bounds, own, combining.stops),
+        parts=Parts(
+            partition,
+            _on_all(combining.weights, usable),
+            combining.scales,
+            combining.bounds * unit,
+            own,
+            combining.stops,
+        ),
     )
 
 
@@ -165,7 +178,8 @@ def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -
         combining.add_distance(float(batch.distances_between(scale * w[None], even)[0]))
     held = float(held_by_heaviest(w[None], whole.certified)[0])
     if 0 < held < 1 and scale and whole.bias_bound is not None:  # no part of the columns varies more than all
-        top = min(top, (whole.bias_bound / scale) ** 2 * (1 - held) / held)
+        bound = whole.bias_bound / scale
+        top = min(top, bound * bound * (1 - held) / held)
 
     def influence(factors: Array) -> Array:
         return batch.influence(w[None], factors) if known else np.full_like(covariances[0], math.inf)
