@@ -79,7 +79,7 @@ class Union:
             self._squares += float((bounds**2).sum())
             lines = weights * (scales**2 * variances / (1 - held))[:, None]
             self._shares += np.where(weights > 0, lines, 0.0).sum(0)
-            factors = np.broadcast_to(scales**2 / (1 - held) ** 2, held.shape)
+            factors = np.zeros_like(held) + scales**2 / (1 - held) ** 2
             self._moved += influence(factors)
             self._rounding += (factors * rounding) @ weights
         self._columns += columns @ weights

@@ -18,6 +18,7 @@ from randeigen.parts.judging import Judged
 from randeigen.types import Array, Block, Index, Mask, Progress, Rows
 from randeigen.weighted_sum import RowSizes, WeightedSum
 
+KEPT = -1  # the key of the sum of columns that keep the weights of the whole rows
 GRAM_NUMBERS = 2**18  # numbers of the Gram matrices that are judged together: they fit a core's own cache
 
 
@@ -33,7 +34,7 @@ class _Group(NamedTuple):
 
     first: int  # the number of the first part
     judged: list[tuple[Index, Judged]]
-    answer: Any  # (p·w,)
+    answer: Any  # (p·w,) or, where some keep the weights of the whole rows, (own, w) of the others
     error: float  # how far rounding may have moved it
 
 
@@ -92,6 +93,8 @@ class Combining:
         """One reading; the answer in the caller's form, for the mean weights `finish` gives integers."""
         answer, pending = rows.answer(), _Pending()
         sums: dict[int, WeightedSum] = {}
+        if self.partition.hybrid:
+            sums[KEPT] = self._weighted_sum(self._scale * self._default, size)
         moved = 0.0
         with np.errstate(all="ignore"):
             for columns, block in as_matrices(rows.blocks()):
@@ -101,23 +104,25 @@ class Combining:
                     piece = block[:, start - columns.start : stop - columns.start]
                     if run.times > 1:
                         for at, whole in pending.parts(run, start, piece):
-                            moved = math.hypot(moved, answer.write(*self._run(run, at, whole, judge)))
+                            written = self._run(run, at, whole, judge, sums.get(KEPT))
+                            moved = math.hypot(moved, answer.write(slice(at, at + whole.shape[1]), written))
                         continue
                     if run.part not in sums:
-                        sums[run.part] = self._weighted_sum(run.part, size)
+                        weights = self.scales[run.part] * self.weights[run.part]
+                        sums[run.part] = self._weighted_sum(weights, size)
                     moved = math.hypot(moved, answer.write(slice(start, stop), sums[run.part](piece)))
                 if progress:
                     progress("averaging", columns.stop, rows.d)
         self._rounding += [moved, *(each.rounding_error(0.0) for each in sums.values())]
         return answer
 
-    def _weighted_sum(self, part: int, size: RowSizes | None) -> WeightedSum:
+    def _weighted_sum(self, usable_weights: Array, size: RowSizes | None) -> WeightedSum:
         weights = np.zeros(self.usable.size)
-        weights[self.usable] = self.scales[part] * self.weights[part]
+        weights[self.usable] = usable_weights
         return WeightedSum(weights, self.usable, size)
 
-    def _run(self, run: Run, start: int, block: Block, judge: PartsJudge) -> tuple[slice, Any]:
-        """Whole parts of a run from a column on: which columns they have, and the answer."""
+    def _run(self, run: Run, start: int, block: Block, judge: PartsJudge, kept: WeightedSum | None) -> Any:
+        """The answer for whole parts of a run from a column on; `kept` sums those without own weights."""
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
         most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // (n * n)) * (
@@ -131,20 +136,35 @@ class Combining:
             pieces = cut[1].reshape(n, -1, w).swapaxes(0, 1)
             if not self.usable.all():
                 pieces = pieces[:, np.flatnonzero(self.usable).tolist()]
-            return self._group(cut[0], pieces, judge.pieces(pieces, cut[0], run.part))
+            judged = judge.pieces(pieces, cut[0], run.part)
+            if kept is not None and not judged:
+                return _Group(cut[0], judged, None, 0.0)
+            own = np.concatenate([index for index, _ in judged])
+            return self._group(cut[0], pieces if kept is None else pieces[own.tolist()], judged, kept is None)
 
         groups = parallel_map(settle, cuts) if on_host else list(map(settle, cuts))
         for group in groups:
             for index, judged in group.judged:
                 self.add(group.first + index, judged)
             self._rounding.append(group.error)
-        return slice(start, start + width), joined([group.answer for group in groups])
+        if kept is None:
+            return joined([group.answer for group in groups])
+        answer = kept(block)
+        for group in (group for group in groups if group.judged):
+            own = group.first - first + np.concatenate([index for index, _ in group.judged])
+            answer.reshape(-1, w)[own.tolist()] = (
+                group.answer.reshape(-1, w).astype(answer.dtype)
+                if on_host
+                else (group.answer.reshape(-1, w).to(answer.dtype))
+            )
+        return answer
 
-    def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]]) -> _Group:
+    def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]], in_place: bool) -> _Group:
+        """The answer of parts that have weights of their own: in their places, or as they are listed."""
         p, n, width = pieces.shape
-        weights = np.tile(self._scale * self._default, (p, 1))
-        for index, each in judged:
-            weights[index] = each.scales[:, None] * each.weights
+        weights = np.concatenate([each.scales[:, None] * each.weights for _, each in judged])
+        if in_place:
+            weights = weights[np.argsort(np.concatenate([index for index, _ in judged]))]
         numbers, coefficients = as_float64(pieces), beside(weights, pieces)
         sums = (coefficients[:, None] @ numbers)[:, 0]
         squares = namespace(numbers).einsum("pnw,pnw->pn", numbers, numbers)

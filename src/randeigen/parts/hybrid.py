@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.arrays import as_float64, as_host, to_host_float64
-from randeigen.backend.batched import beside, where_true
+from randeigen.backend.batched import beside, namespace, where_true
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
@@ -60,14 +60,16 @@ class HybridJudge:
         if pieces.shape[1] < MIN_BATCHED_ROWS:
             return []
         w, most = beside(self.inner.prior, pieces), self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
+        if not 1e-15 < most < 1e15:
+            pieces = as_float64(pieces)  # squares of float32 numbers would over- or underflow
         with np.errstate(all="ignore"):
             mean = (
                 w.astype(pieces.dtype) @ pieces if isinstance(w, np.ndarray) else w.to(pieces.dtype) @ pieces
             )
-            apart = (pieces - mean[:, None]) * (1 / most if most else 1.0)  # squares of these do not overflow
-            squares = (apart * apart).sum(2)
+            apart = pieces - mean[:, None]
+            squares = namespace(apart).einsum("pnw,pnw->pn", apart, apart)
             variances = as_host(squares) @ self.inner.prior  # along all directions: more than along one
-        large = np.flatnonzero(~(variances <= (1.0 if most else 0.0)))
+        large = np.flatnonzero(~(variances <= most * most))
         if not large.size:
             return []
         done = []

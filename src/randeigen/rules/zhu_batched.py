@@ -51,9 +51,7 @@ def no_regret_weights_of_each(batch: GeometryBatch, f: int, sigma: Numbers, expa
     apart = batch.squared_distances()
     # A row is at distance 0 from itself, which is the least.
     nearest = sorted_lines(apart**0.5)[:, :, 1 : 1 + max(n - f - 2, 1)]
-    order = in_order(nearest.sum(2))
-    kept = xp.zeros_like(prior) > 0
-    kept[xp.arange(batch.p)[:, None], order[:, : n - f]] = True
+    kept = in_order(in_order(nearest.sum(2))) < n - f  # by rank; of equal ones the first
     weights = xp.where(kept, prior, 0.0)
     weights = xp.where((weights > 0).any(1)[:, None], weights, prior)
     weights = weights / weights.sum(1)[:, None]

@@ -1,0 +1,108 @@
+"""What parts cost beside whole rows, and chunked FILTERING and NO-REGRET, on a CPU or a GPU.
+
+    python -m benchmarks.parts_cost --out results/parts-cpu.json
+    python -m benchmarks.parts_cost --device cuda --out results/parts-h200.json
+
+Twenty rows of 420,000 numbers, most of them an embedding: 6,000 rows of 64, or 1,000 of 384. The hybrid must
+cost at most three aggregates of whole rows. The filters must take at most 5 s on a CPU and 0.5 s on a GPU at
+n = 100, d = 320,000, and 0.5 s at n = 50, d = 2^18. The exit code is 1 where one does not. Times are the least
+of a few.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import randeigen
+from randeigen.partition import Partition
+from randeigen.rules import ChunkedFiltering, ChunkedNoRegret
+from studies.provenance import made_with
+
+EMBEDDINGS = {"6,000 × 64": (6000, 64), "1,000 × 384": (1000, 384)}
+DENSE = (36, 1000)
+MOST_WHOLES = {"hybrid": 3.0}  # other partitions are shown
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parts_cost")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=None)
+    asked = parser.parse_args()
+    lines = [*parts(asked.device, asked.repeats), *filters(asked.device, asked.repeats)]
+    for line in lines:
+        print(line, flush=True)
+    if asked.out:
+        asked.out.write_text(json.dumps({"made_with": made_with(), "lines": lines}, indent=1) + "\n")
+    return 0 if all(line["fine"] for line in lines) else 1
+
+
+def parts(device: str, repeats: int) -> list[dict[str, Any]]:
+    """Whole rows and every way of cutting them."""
+    lines: list[dict[str, Any]] = []
+    for name, shape in EMBEDDINGS.items():
+        leaves = [("embedding", shape), ("dense", DENSE)]
+        d = int(np.prod(shape) + np.prod(DENSE))
+        rows = cloud(20, d, device, planted=slice(64, 128))
+        whole = least(partial(randeigen.aggregate, rows, eps=0.2, seed=0), device, repeats)
+        lines.append({"rows": name, "partition": "whole", "ms": 1e3 * whole, "fine": True})
+        for cut in ("tensor", "hybrid", "rows:embedding"):
+            partition = Partition.of(cut, leaves, d)
+            assert partition is not None
+            judge = partial(randeigen.aggregate, rows, eps=0.2, seed=0, partition=partition)
+            seconds = least(judge, device, repeats)
+            ratio = seconds / whole
+            line = {"rows": name, "partition": cut, "ms": 1e3 * seconds, "wholes": ratio}
+            lines.append(line | {"fine": ratio <= MOST_WHOLES.get(cut, np.inf)})
+    return lines
+
+
+def filters(device: str, repeats: int) -> list[dict[str, Any]]:
+    """Both filters with a sigma that makes every chunk take all its rounds."""
+    lines = []
+    for n, d in ((50, 2**18), (100, 320_000)):
+        rows, most = cloud(n, d, device), 0.5 if device != "cpu" or n == 50 else 5.0
+        for rule in (ChunkedFiltering(eps=0.2, sigma=0.1), ChunkedNoRegret(eps=0.2, sigma=0.1)):
+            seconds = least(partial(rule, rows), device, min(repeats, 3))
+            name = type(rule).__name__
+            lines.append({"rows": f"{n} × {d}", "rule": name, "ms": 1e3 * seconds, "fine": seconds <= most})
+    return lines
+
+
+def cloud(n: int, d: int, device: str, planted: slice | None = None) -> Any:
+    """Gaussian rows of which a fifth are off: everywhere, or in a few columns."""
+    rows = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
+    rows[: n // 5, planted or slice(None)] += 2.0 if planted else 0.3
+    if device == "cpu":
+        return rows
+    import torch
+
+    return torch.from_numpy(rows).to(device)
+
+
+def least(work: Callable[[], Any], device: str, repeats: int) -> float:
+    """Seconds of the quickest call, after one that is not counted."""
+    best = np.inf
+    for k in range(repeats + 1):
+        start = time.perf_counter()
+        work()
+        if device != "cpu":
+            import torch
+
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start) if k else best
+    return float(best)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
