@@ -5,8 +5,8 @@
 
 Twenty rows of 420,000 numbers, most of them an embedding: 6,000 rows of 64, or 1,000 of 384. The hybrid must
 cost at most three aggregates of whole rows. The filters must take at most 5 s on a CPU and 0.5 s on a GPU at
-n = 100, d = 320,000, and 0.5 s at n = 50, d = 2^18. The exit code is 1 where one does not. Times are the least
-of a few.
+n = 100, d = 320,000, and 0.5 s at n = 50, d = 2^18. The exit code is 1 where one does not. Times are the
+least of a few.
 """
 
 from __future__ import annotations

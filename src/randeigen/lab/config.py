@@ -75,7 +75,6 @@ class FederatedConfig:
     redraw: bool = False  # the Byzantine clients are drawn anew each round; else they are the first ones
     calm: int = 0  # rounds before the attack begins
     server: str = "sgd"
-    parts: str = "whole"  # columns that are judged together, as `partition` of `randeigen.aggregate`
     optimizer: str | None = None  # of local training: sgd or adamw; None: the task's
     steps: int | None = None  # the most local steps of a round; None: the task's; 0: all of the epochs
     parts: str = WHOLE  # what the rule judges on its own, as `partition` of `randeigen.aggregate`

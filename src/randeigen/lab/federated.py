@@ -186,7 +186,8 @@ class Federation:
             note = "too many updates are not finite; the model stays as it is"
         seconds = self._clock() - start
         # A median, say, gives no client a weight: it treats every column on its own.
-        client_weights = result.weights if result is not None and result.is_weighted_mean else None
+        weighs = result is not None and (result.is_weighted_mean or result.parts is not None)
+        client_weights = result.weights if result is not None and weighs else None
         if result is not None:
             weights, state = self.server.step(weights, result.mean, state)
             if look:

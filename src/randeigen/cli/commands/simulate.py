@@ -64,12 +64,6 @@ def simulate(
         int | None,
         typer.Option(min=0, help="Most local steps of a round; 0: all epochs; the task's unless given."),
     ] = None,
-    parts: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW", help="What is judged together: whole, tensor, rows:NAME, columns:N, hybrid."
-        ),
-    ] = "whole",
     participation: Annotated[float, typer.Option(help="Fraction of clients in each round.")] = 1.0,
     resample_attackers: Annotated[
         bool, typer.Option("--resample-attackers", help="Draw the Byzantine clients anew each round.")
