@@ -14,8 +14,8 @@ from randeigen.backend.arrays import as_float64, as_host, joined, like, to_host_
 from randeigen.backend.batched import beside, namespace, where_true
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, MIXED_NUMBERS, parallel_map
 from randeigen.backend.device_blocks import InRegisters, MergedColumns
+from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_batch import measured_batch
-from randeigen.geometry.measurement import GramAccumulator
 from randeigen.types import (
     AfterMixing,
     Array,

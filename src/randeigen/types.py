@@ -41,8 +41,8 @@ class Rows(Protocol):
     d: int
     unusable: Mapping[int, str]  # rows that could not be read, and why: they count as corrupt
     carries: bool  # whether they hold integers or bools, which weights settle by vote
-    leaves: Sequence[tuple[str, tuple[int, ...]]]  # name and shape of each leaf, in the order of columns
     on_host: bool  # whether blocks are in main memory, not on a GPU
+    leaves: Sequence[tuple[str, tuple[int, ...]]]  # name and shape of each leaf, in the order of columns
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """All n rows, columns in order, each block from a multiple of so many on; may be called again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -84,8 +84,8 @@ def empty_leaves(block: Any, wide: bool) -> list[Any]:
 class Leaves:
     """A block whose n rows lie in many places: read through addresses by the kernels, never copied whole.
 
-    `leaves[k][i]` is leaf k of row i, flat and contiguous, or None where a row cannot be read; all are on one
-    GPU and of one dtype. Slices of it are views like those of a matrix.
+    `leaves[k][i]` is leaf k of row i, contiguous, or None where a row cannot be read; all are on one GPU and
+    of one dtype. Slices of it are views like those of a matrix.
     """
 
     is_cuda = True
@@ -95,7 +95,7 @@ class Leaves:
         self.missing = [i for i, leaf in enumerate(leaves[0]) if leaf is None]
         if like is None:
             one_row = next(i for i, leaf in enumerate(leaves[0]) if leaf is not None)
-            self.lengths = [len(rows[one_row]) for rows in leaves]
+            self.lengths = [rows[one_row].numel() for rows in leaves]
             self.dtype, self.device = leaves[0][one_row].dtype, leaves[0][one_row].device
         else:
             self.lengths, self.dtype, self.device = like.lengths, like.dtype, like.device
@@ -111,7 +111,7 @@ class Leaves:
         for rows, stop, length in zip(self.leaves, accumulate(self.lengths), self.lengths, strict=True):
             here = slice(max(first - (stop - length), 0), min(last - (stop - length), length))
             if here.start < here.stop:
-                cut.append([None if leaf is None else leaf[here] for leaf in rows])
+                cut.append([None if leaf is None else leaf.reshape(-1)[here] for leaf in rows])
         return Leaves(cut)
 
     def matrix(self, dtype: Any) -> Any:
@@ -122,7 +122,7 @@ class Leaves:
         usable = [i for i in range(self.shape[0]) if i not in self.missing]
         at = 0
         for rows, length in zip(self.leaves, self.lengths, strict=True):
-            stacked = torch.stack([rows[i] for i in usable]).to(dtype)
+            stacked = torch.stack([rows[i].reshape(-1) for i in usable]).to(dtype)
             if self.missing:
                 out[usable, at : at + length] = stacked
             else:
@@ -130,6 +130,7 @@ class Leaves:
             at += length
         return out
 
+    @cached_property
     def addresses(self) -> NDArray[np.int64]:
         """(leaves, n), 0 where there is nothing."""
         return np.array(

@@ -24,7 +24,7 @@ from randeigen.backend.batched import (
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS
 from randeigen.geometry.batched_eigen import tops_of_covariances
 from randeigen.geometry.gram import CENTRING_ROUNDING, START_DIRECTIONS, GramGeometry
-from randeigen.geometry.measurement import (
+from randeigen.geometry.gram_accumulator import (
     LARGEST_EXACT_SQUARE,
     MAX_PIVOTS,
     OFFSET_RATIO,

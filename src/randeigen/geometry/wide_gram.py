@@ -82,14 +82,18 @@ class WideGramGeometry(GramGeometry):
 
     def _operators(self, weights: Array) -> tuple[Operator, Operator, Array]:
         """The weighted covariance, the rows' projections, and the variance each row alone contributes."""
-        inner, w = self.inner_products(), weights / weights.sum()
-        root_weights, with_mean = np.sqrt(w), inner @ w
+        w = weights / weights.sum()
+        root_weights, with_mean = np.sqrt(w), self._product(w)
         mean_square = float(w @ with_mean)
 
         def project(vector: Array) -> Array:
             shares = root_weights * vector
-            projections = inner @ shares - shares.sum() * with_mean
+            projections = self._product(shares) - shares.sum() * with_mean
             return np.asarray(projections - w @ projections)
 
-        row_variances = w * (inner.diagonal() - 2 * with_mean + mean_square)
+        row_variances = w * (self.squared_norms_from_pivot() - 2 * with_mean + mean_square)
         return lambda vector: root_weights * project(vector), project, row_variances
+
+    def _product(self, vector: Array) -> Array:
+        """(n,) the inner products of each row with a combination of the rows."""
+        return np.asarray(self.inner_products() @ vector)

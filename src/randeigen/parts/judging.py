@@ -13,8 +13,8 @@ from randeigen.backend.arrays import as_float64, as_host, to_host_float64
 from randeigen.backend.batched import beside, namespace, where_true
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
-from randeigen.geometry.measurement import GramAccumulator
 from randeigen.part_certificate import held_by_heaviest
 from randeigen.pipeline import judge
 from randeigen.rules.base import Assumed, Rule

@@ -81,8 +81,8 @@ class ArrayRows:
         self.d: int = int(array.shape[1])
         self.unusable: Mapping[int, str] = {}
         self.carries = False
-        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
         self.on_host = on_host(array)
+        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
         self._work = working([array.dtype])
         negated = is_tensor(array) and array.is_neg()  # its memory holds the negative of its numbers
         # Half precision is cast, but on a GPU, where it can be multiplied as it is.

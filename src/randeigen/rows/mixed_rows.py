@@ -21,8 +21,8 @@ class MixedRows:
         self.n: int = len(index) + len(others)
         self.d: int = files.d
         self.carries = files.carries
-        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = files.leaves
         self.on_host = True
+        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = files.leaves
         self.unusable: Mapping[int, str] = self._all_unusable()
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:

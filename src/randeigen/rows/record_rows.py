@@ -7,6 +7,8 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -83,8 +85,8 @@ class RecordRows:
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """Blocks copied into one buffer, across as many leaves as fit; on a GPU the leaves where they are."""
-        if self._as_they_lie():
-            yield slice(0, self.d), self._leaves()
+        if self._leaves is not None:
+            yield slice(0, self.d), self._leaves
             return
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         buffer = empty((self.n, block_width(*shape)), self._work, self._like)
@@ -99,18 +101,18 @@ class RecordRows:
                 gather(block[:, entries.columns], usable, values)
             yield columns, block
 
-    def _as_they_lie(self) -> bool:
-        """Whether a GPU's kernels can read every row through the addresses of its leaves."""
+    @cached_property
+    def _leaves(self) -> Leaves | None:
+        """On a GPU, if its kernels can read every row through the addresses of its leaves, all of them."""
         if on_host(self._like) or not has_kernels():
-            return False
-        leaves = (row[k] for row in self._rows.values() for k in self._averaged)
-        dtype = self._like.dtype
-        return all(leaf.dtype == dtype and leaf.is_contiguous() and not leaf.is_neg() for leaf in leaves)
-
-    def _leaves(self) -> Leaves:
-        rows = [self._rows.get(i) for i in range(self.n)]
+            return None
+        dtype, rows = self._like.dtype, [self._rows.get(i) for i in range(self.n)]
         averaged = [self._averaged[entries.leaf] for entries in self._layout.leaf_slices(slice(0, self.d))]
-        return Leaves([[row and row[k].reshape(-1) for row in rows] for k in averaged])
+        leaves = [[None if row is None else row[k] for row in rows] for k in averaged]
+        for leaf in chain.from_iterable(leaves):
+            if leaf is not None and not (leaf.dtype == dtype and leaf.is_contiguous() and not leaf.is_neg()):
+                return None
+        return Leaves(leaves)
 
     def answer(self) -> Answer:
         """A fresh record like most rows."""

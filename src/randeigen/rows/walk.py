@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import repeat
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from randeigen.backend.arrays import is_tensor, plain, unfit
+from randeigen.backend.arrays import is_tensor, kind_of_tensors, plain, unfit
 from randeigen.rows.formats import quote
 
 Path: TypeAlias = tuple[Any, ...]  # keys and indices from the record down to the leaf
@@ -91,11 +92,24 @@ def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
         return
     yield
     for key, value in children:
-        if type(value) is np.ndarray or is_tensor(value):  # most of what there is
+        if is_usual_tensor(value):  # state_dicts of some clients hold thousands
+            found.entries.append(((*path, key), value.device, value.shape, value.dtype))
+            found.leaves.append(value)
+        elif type(value) is np.ndarray or is_tensor(value):
             found.add((*path, key), as_leaf(value, (*path, key)))
         else:
             yield from walk(value, found, (*path, key))
         yield
+
+
+def is_usual_tensor(thing: Any) -> bool:
+    """Whether this is a tensor that needs no closer look: dense numbers in memory, without history."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(thing) is not torch.Tensor or thing.layout is not torch.strided:
+        return False
+    if thing.requires_grad or thing.is_nested or thing.is_meta or kind_of_tensors(thing.dtype) == "other":
+        return False
+    return bool(thing.data_ptr()) or not thing.numel()
 
 
 def plain_key(key: Any) -> Any:

@@ -22,7 +22,7 @@ VECTOR_BYTES = 16  # bytes that a thread loads at once where addresses allow
 def addresses(block: Any) -> NDArray[np.int64]:
     """(leaves, n) where each row of a block begins."""
     if isinstance(block, Leaves):
-        return block.addresses()
+        return block.addresses
     stride = block.stride(0) * block.element_size()
     found: NDArray[np.int64] = block.data_ptr() + np.arange(block.shape[0], dtype=np.int64)[None] * stride
     return found

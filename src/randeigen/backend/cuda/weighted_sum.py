@@ -36,15 +36,16 @@ def weighted_sum(
 
     shape = shape or Shape()
     live = np.flatnonzero(weights)
-    padding = -live.size % shape.rows  # with address 0, where nothing is read
-    found = np.pad(addresses(block)[:, live], ((0, 0), (0, padding)))
-    w = np.pad(np.asarray(weights, np.float64)[live], (0, padding))
+    found = addresses(block)[:, live]
+    m = -(-live.size // shape.rows) * shape.rows  # the last addresses are 0, where nothing is read
+    padded, w = np.zeros((found.shape[0], m), np.int64), np.zeros(m)
+    padded[:, : live.size], w[: live.size] = found, weights[live]
     places = np.array([answer.data_ptr() for answer in answers], np.int64)
     lengths, before, steps = in_steps(block, shape.columns)
     programs = min(processors(block.device) * shape.programs, steps)
     events = torch.empty((programs, 2), dtype=torch.float64, device=block.device)
     _sum_kernel[(programs,)](
-        *on_device(block.device, w, found, lengths, before, places), events, lengths.size, w.size,
+        *on_device(block.device, w, padded, lengths, before, places), events, lengths.size, m,
         DTYPE=triton_dtype(block.dtype), OUT=triton_dtype(answers[0].dtype),
         SUM=tl.float64 if wide or block.dtype.itemsize == 8 else tl.float32,
         ALIGN=alignment(block, found, places),

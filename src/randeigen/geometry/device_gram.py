@@ -1,0 +1,182 @@
+"""The exact Gram matrix of hundreds of rows and more on a GPU: it stays where the rows are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from randeigen.backend.arrays import to_host_float64
+from randeigen.backend.device_blocks import takes, working_size
+from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index, of_plain_size
+from randeigen.geometry.gram_accumulator import GramAccumulator, is_offset
+from randeigen.geometry.gram_subspace import GramSubspace, upper_bound
+from randeigen.geometry.products import UNSET, Pivot, ScaledGram
+from randeigen.geometry.wide_gram import WideGramGeometry
+from randeigen.types import Array, Block, TopDirection
+
+MAX_HOST_ROWS = 512  # rows up to which a product on the host takes less than a round trip to the device
+PLAIN_SQUARES = 2.0**-150, 2.0**200  # squared norms that are left in the caller's units
+
+
+class DeviceGramAccumulator(GramAccumulator):
+    """Accumulates on the device while every row can be squared as it is; else on the host, like others."""
+
+    def __init__(self, n: int, seed: int) -> None:
+        super().__init__(n, seed)
+        self.gram: Any = None  # (n+1, n+1) on the device: all blocks so far, if they are there
+
+    def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
+        if not takes(block) or working_size(block) > 4:
+            self._to_host()
+            return super()._add_from(block, pivot_rows)
+        from randeigen.backend.cuda import gram_on_device
+
+        gram, exponent, precision = gram_on_device(block, pivot_rows, self.norms)
+        i, j = self.pairs
+        squares, between = to_host_float64(_entries(gram, i, j))
+        if pivot_rows is None:
+            self.norms = np.sqrt(squares)
+        odd = self._odd(block, squares, pivot_rows)
+        usable = squares[~self.unusable]
+        low, high = PLAIN_SQUARES
+        if odd or not usable.size or not (usable.min() > low and usable.max() < high):
+            self._to_host()
+            exponents = np.append(np.zeros(self.n, np.int64), exponent if pivot_rows else UNSET)
+            measured = ScaledGram(to_host_float64(gram), exponents)
+            return self._add_measured(block, pivot_rows, measured, precision)
+        squares[self.unusable] = math.nan
+        if is_offset(squares, squares[i] + squares[j] - 2 * between):
+            return False
+        unusable = np.flatnonzero(self.unusable).tolist()
+        gram[unusable] = gram[:, unusable] = 0.0
+        gram[-1] *= 2.0**exponent
+        gram[:, -1] *= 2.0**exponent
+        self.gram = gram if self.gram is None else self.gram + gram
+        self.precision = max(self.precision, precision)
+        return True
+
+    def _to_host(self) -> None:
+        """What is on the device, beside the others."""
+        if self.gram is not None:
+            whole = ScaledGram(to_host_float64(self.gram), np.zeros(self.n + 1, np.int64))
+            self.gram = None
+            self._add(whole, self.precision)
+
+    def geometry(self) -> GramGeometry:
+        """The finished matrix. Lines of unusable rows are zero."""
+        if self.gram is None:
+            return super().geometry()
+        unusable = np.flatnonzero(self.unusable).tolist()  # some of them since a later block only
+        self.gram[unusable] = self.gram[:, unusable] = 0.0
+        gram = self.gram if self.n > MAX_HOST_ROWS else to_host_float64(self.gram)
+        start = self.rng.standard_normal((self.n, START_DIRECTIONS))
+        return DeviceGramGeometry(
+            gram, np.ones(self.n), start, precision=self.precision, floor=self.underflow
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceGramGeometry(WideGramGeometry):
+    """The exact Gram matrix, a tensor or, of some hundred rows, an array: multiplied with vectors alone."""
+
+    @cached_property
+    def _subspace(self) -> GramSubspace:
+        return GramSubspace(self._product, self.start[:, 0])
+
+    @cached_property
+    def _lines(self) -> Array:
+        """(2, n+1) the diagonal and the origin's line."""
+        if isinstance(self.gram, np.ndarray):
+            return np.stack((self.gram.diagonal(), self.gram[-1]))
+        index = np.arange(self.n + 1)
+        return to_host_float64(_entries(self.gram, index, np.full(self.n + 1, self.n)))
+
+    def _product(self, vector: Array) -> Array:
+        """(n,) the inner products of each row with a combination of the rows."""
+        inner: Any = self.gram[:-1, :-1]
+        if isinstance(inner, np.ndarray):
+            return np.asarray(inner @ vector)
+        return to_host_float64(inner @ inner.new_tensor(vector))
+
+    def top_direction(self, weights: Array) -> TopDirection:
+        w = weights / weights.sum()
+        variance, projections = self._subspace.top(w)
+        if not 0 < variance < math.inf:
+            return TopDirection(variance, np.zeros(self.n))
+        with_mean = self._product(w)
+        row_variances = (w * (self._lines[0, :-1] - 2 * with_mean + w @ with_mean))[weights > 0]
+        projections = np.where(weights > 0, projections, 0.0)
+        top = _Top(variance, projections, float(np.median(row_variances)))
+        top.upper_bound = lambda: self._upper_bound(w)
+        return top
+
+    def _upper_bound(self, w: Array) -> float:
+        inner: Any = self.gram[:-1, :-1]
+        if isinstance(inner, np.ndarray):
+            return upper_bound(inner, w, self.start[:, 1])
+        return upper_bound(inner, inner.new_tensor(w), inner.new_tensor(self.start[:, 1]))
+
+    def inner_products(self) -> Array:
+        return to_host_float64(self.gram[:-1, :-1])
+
+    def squared_norms(self) -> Array:
+        squares, to_origin = self._lines
+        return np.asarray(np.maximum(squares[:-1] + squares[-1] - 2 * to_origin[:-1], 0.0))
+
+    def squared_norms_from_pivot(self) -> Array:
+        return np.array(self._lines[0, :-1])
+
+    def squared_distances_from_mean(self, weights: Array) -> Array:
+        w = weights / weights.sum()
+        with_mean = self._product(w)
+        return np.asarray(np.maximum(self._lines[0, :-1] - 2 * with_mean + w @ with_mean, 0.0))
+
+    def distance_between(self, weights_a: Array, weights_b: Array) -> float:
+        difference, peak = of_plain_size(weights_a - weights_b)
+        away, (squares, to_origin) = -difference.sum(), self._lines
+        square = difference @ self._product(difference) + 2 * away * (difference @ to_origin[:-1])
+        return peak * math.sqrt(max(float(square + away * away * squares[-1]), 0.0))
+
+    def _take(self, index: Index) -> DeviceGramGeometry:
+        lines = np.append(index, self.n).tolist()
+        return replace(
+            self,
+            gram=self.gram[lines][:, lines],
+            prior_weights=self.prior_weights[index],
+            start=self.start[index],
+            beyond=self._beyond_among(index),
+        )
+
+    def combine_rows(self, matrix: Array) -> GramGeometry:
+        return self._on_host().combine_rows(matrix)
+
+    def _on_host(self) -> GramGeometry:
+        return GramGeometry(
+            to_host_float64(self.gram),
+            self.prior_weights,
+            self.start,
+            precision=self.precision,
+            floor=self.floor,
+            beyond=self.beyond,
+        )
+
+
+class _Top(TopDirection):
+    """A top direction whose allowance is computed when it is asked for: rounds do without."""
+
+    upper_bound: Any = None
+
+    @property
+    def allowance(self) -> float:
+        return max(float(self.upper_bound()) - self.variance, 0.0)
+
+
+def _entries(gram: Any, i: Index, j: Index) -> Any:
+    """(2, len) diagonal entries, and those at (i, j), in one tensor."""
+    import torch
+
+    return torch.stack((gram.diagonal()[: len(i)], gram[torch.as_tensor(i), torch.as_tensor(j)]))

@@ -1,0 +1,189 @@
+"""The exact Gram matrix, accumulated block by block whatever an adversary sent."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import numpy as np
+
+from randeigen.backend.arrays import largest_magnitudes, to_host_float64
+from randeigen.backend.chunking import parallel_map, parts, pieces
+from randeigen.backend.device_blocks import working_size
+from randeigen.backend.random_streams import Stream
+from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
+from randeigen.geometry.products import (
+    Pivot,
+    ScaledGram,
+    added,
+    gram_of_scaled_rows,
+    in_one_unit,
+    nothing,
+    rounding,
+    scale_exponent,
+    scaled_gram,
+    unlike_pivot,
+    without,
+)
+from randeigen.types import Array, Block
+
+SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this are exact but for rounding, by item size
+LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # sums of smaller squares over all blocks fit a float64
+MAX_UNDERFLOW = {4: 2.0**-126, 8: 2.0**-1022}  # of a product, by item size: a GPU flushes smaller ones to 0
+GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
+MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
+OFFSET_RATIO = 8.0  # squared norms this many times the squared distances between rows ask for a pivot
+
+
+class GramAccumulator:
+    """Accumulates the exact Gram matrix block by block.
+
+    A block is measured plainly or, if its rows are far from the origin, from a pivot. The few rows whose
+    squares overflow or underflow are scaled to a norm near 1 first, at a cost that grows with their number;
+    all rows are only if most of them are such.
+    """
+
+    block_multiple = 1
+
+    def __init__(self, n: int, seed: int) -> None:
+        self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
+        self.n, self.unusable = n, np.zeros(n, dtype=bool)
+        self.total = nothing(n)
+        self.precision = self.underflow = 0.0  # what rounding, and underflow, may take from an entry
+        self.offset = False  # whether some block was far from the origin: the next ones will be too
+        self.pairs = random_pairs(n, self.rng)
+        self.norms: Array | None = None  # of the rows of the block that is being added, if they were measured
+
+    def add(self, columns: slice, block: Block) -> None:
+        """One block of columns, from the first pivot near its rows: none, random ones, the median."""
+        self.norms = None
+        if not (self.offset or self._looks_offset(block)) and self._add_from(block, None):
+            return
+        self.offset = True
+        for _ in range(MAX_PIVOTS):
+            usable = np.flatnonzero(~self.unusable)
+            if usable.size >= 3:
+                three = self.rng.choice(usable, 3, replace=False)
+                if self._add_from(block, (int(three[0]), int(three[1]), int(three[2]))):
+                    return
+        self._find_unusable(block, self._usable())
+        if usable_rows := self._usable():
+            self._add(*self._scaled(block, usable_rows, "median", alone=True))
+
+    def geometry(self) -> GramGeometry:
+        """The finished matrix. Lines of unusable rows are zero."""
+        start = self.rng.standard_normal((self.n, START_DIRECTIONS))
+        total = in_one_unit(self.total, self.unusable)
+        return GramGeometry(
+            total.gram,
+            np.ones(self.n),
+            start,
+            2.0**total.exponent,
+            self.precision,
+            floor=total.floor + float(np.ldexp(self.underflow, -2 * total.exponent)),
+            beyond=total.beyond if total.beyond.any() else None,
+        )
+
+    def _looks_offset(self, block: Block) -> bool:
+        """Whether a few columns show an offset that most rows share, which saves the plain product."""
+        if not isinstance(block, np.ndarray):
+            return False
+        few = to_host_float64(block[:, :: -(-block.shape[1] // GLIMPSED_COLUMNS)])
+        few = few * 2.0 ** -scale_exponent(largest_magnitudes(few))
+        i, j = self.pairs
+        squares, distances = (few**2).sum(1), ((few[i] - few[j]) ** 2).sum(1)
+        return is_offset(np.where(self.unusable, math.nan, squares), distances)
+
+    def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
+        """Add the block as measured from this pivot, unless that is far from the rows."""
+        measured, precision = scaled_gram(block, pivot_rows, self.norms)
+        if pivot_rows is None:
+            self.norms = np.sqrt(measured.gram.diagonal()[:-1])
+        return self._add_measured(block, pivot_rows, measured, precision)
+
+    def _add_measured(
+        self, block: Block, pivot_rows: Pivot | None, measured: ScaledGram, precision: float
+    ) -> bool:
+        """The same with the products at hand: rows that overflowed or underflowed are measured again."""
+        squares = measured.gram.diagonal()[:-1]
+        odd = self._odd(block, squares, pivot_rows)
+        if not np.isfinite(squares).any() and pivot_rows and self.unusable[list(pivot_rows)].any():
+            return False  # the pivot itself is not finite
+        if 2 * len(odd) > len(self._usable()):
+            measured, precision = self._scaled(block, self._usable(), pivot_rows, alone=True)
+            if self._is_offset(in_one_unit(measured, self.unusable).gram, []):
+                return False
+        else:
+            measured = without(measured, odd)
+            if self._is_offset(measured.gram, odd):
+                return False
+            if odd:
+                lines, their_precision = self._scaled(block, odd, pivot_rows, alone=False)
+                measured, precision = added(measured, lines), max(precision, their_precision)
+        self._add(measured, precision)
+        return True
+
+    def _add(self, measured: ScaledGram, precision: float) -> None:
+        measured = without(measured, np.flatnonzero(self.unusable).tolist())
+        self.total = added(self.total, measured)
+        self.precision = max(self.precision, precision)
+
+    def _scaled(
+        self, block: Block, index: list[int], pivot: Pivot | str | None, alone: bool
+    ) -> tuple[ScaledGram, float]:
+        cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
+        terms = parallel_map(lambda part: gram_of_scaled_rows(part, index, pivot, alone), cut)
+        return reduce(added, terms), rounding(self.n, cut[0].shape[1], working_size(block))
+
+    def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
+        """Rows whose squares overflowed or, where those of the typical row are too small, underflowed."""
+        size = working_size(block)
+        large = ~(squares < LARGEST_EXACT_SQUARE[size]) & ~self.unusable
+        overflowed: list[int] = np.flatnonzero(large).tolist()
+        if overflowed:
+            self._find_unusable(block, overflowed)
+            overflowed = [i for i in overflowed if not self.unusable[i]]
+        usable_squares = squares[~self.unusable]
+        small: list[int] = np.flatnonzero((squares < SMALLEST_EXACT_SQUARE[size]) & ~self.unusable).tolist()
+        if not small:
+            return overflowed
+        small = unlike_pivot(block, small, pivot_rows)
+        if usable_squares.size == 0 or np.median(usable_squares) >= SMALLEST_EXACT_SQUARE[size]:
+            self.underflow += block.shape[1] * MAX_UNDERFLOW[size] if small else 0.0
+            return overflowed
+        return sorted({*overflowed, *small})
+
+    def _find_unusable(self, block: Block, index: list[int]) -> None:
+        """Rows that hold NaN or infinity."""
+        for i in index:
+            self.unusable[i] |= not np.isfinite(largest_magnitudes(block[i : i + 1])[0])
+
+    def _usable(self) -> list[int]:
+        usable: list[int] = np.flatnonzero(~self.unusable).tolist()
+        return usable
+
+    def _is_offset(self, gram: Array, odd: list[int]) -> bool:
+        squares = np.where(self.unusable, math.nan, gram.diagonal()[:-1])
+        squares[odd] = math.nan
+        i, j = self.pairs
+        return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])
+
+
+def random_pairs(n: int, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Random pairs from a secret permutation: an adversary cannot choose which distances are sampled."""
+    order = rng.permutation(n)
+    return order, np.roll(order, 1)
+
+
+def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
+    """Whether the rows are far from the origin beside their mutual distances.
+
+    The median and the lower quartile are set by honest rows: fewer than half are corrupt, so fewer than
+    three quarters of the pairs hold a corrupt row.
+    """
+    norms = squared_norms[np.isfinite(squared_norms)]
+    distances = squared_distances[np.isfinite(squared_distances)]
+    if norms.size == 0 or distances.size == 0:
+        return False
+    quartile = float(np.partition(distances, distances.size // 4)[distances.size // 4])
+    return bool(np.median(norms) > OFFSET_RATIO * max(quartile, 0.0))
