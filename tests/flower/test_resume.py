@@ -75,6 +75,15 @@ def test_a_killed_server_goes_on_from_its_last_round(kind, tmp_path):
     assert np.array_equal(again.arrays["weight"].numpy(), result.arrays["weight"].numpy())
 
 
+def test_strikes_outlive_the_server(tmp_path):
+    files = {"record": tmp_path / "run.jsonl", "checkpoint": tmp_path / "model.zip"}
+    for rounds in (1, 2, 4):
+        strategy = robust(FedAvg(**NODES), eps=0.2, strikes=3, patience=0.05, **files)
+        strategy.start(LocalGrid("shape"), model(), rounds, 5.0)
+    assert [FIRST_NODE in verdict.nodes for verdict in strategy.verdicts] == [True, True, True, False]
+    assert strategy.history[FIRST_NODE].proven == 3
+
+
 def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     (tmp_path / "model.zip").write_bytes(b"PK no")
     strategy = robust(FedAvg(), eps=0.2, record=tmp_path / "r.jsonl", checkpoint=tmp_path / "model.zip")

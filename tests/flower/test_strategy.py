@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed; make test-flower installs it beside")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
@@ -121,6 +122,7 @@ def test_a_strategy_of_ones_own_keeps_its_overrides():
 
     class Own(FedAvg):
         def configure_train(self, server_round, arrays, config, grid):
+            assert isinstance(grid, Grid)
             config["own"] = server_round
             return super().configure_train(server_round, arrays, config, grid)
 

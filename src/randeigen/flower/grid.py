@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flwr.app import Message
+from flwr.serverapp import Grid
 
 from randeigen.bridges.quoting import quoted
 from randeigen.bridges.session import Session
@@ -81,6 +82,9 @@ class GuardedGrid:
         except Exception:
             return False
         return True
+
+
+Grid.register(GuardedGrid)  # for code that asks whether it is one
 
 
 class Collector:

@@ -60,6 +60,9 @@ class FlowerRun:
             return arrays
         rounds, model = saved
         self.session.forget_after(rounds)
+        for verdict in self.session.verdicts:  # JSON has no numbers for names
+            verdict.nodes = {int(node): each for node, each in verdict.nodes.items()}
+            verdict.evaluation = {int(node): each for node, each in verdict.evaluation.items()}
         self.done = rounds
         LOG.info("Resuming after round %d, from %s", rounds, self.checkpoint.path if self.checkpoint else "")
         return model

@@ -60,13 +60,13 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
         run.evaluates_last = evaluate_fn is not None
         try:
             result = super().start(
-                GuardedGrid(grid, run.session, run.grace),
-                arrays,
-                max(num_rounds - run.done, 0),
-                timeout,
-                train_config,
-                evaluate_config,
-                None if evaluate_fn is None else self._watched(evaluate_fn),
+                grid=GuardedGrid(grid, run.session, run.grace),
+                initial_arrays=arrays,
+                num_rounds=max(num_rounds - run.done, 0),
+                timeout=timeout,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                evaluate_fn=None if evaluate_fn is None else self._watched(evaluate_fn),
                 **more,
             )
         finally:
