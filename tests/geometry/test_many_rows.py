@@ -133,7 +133,7 @@ def attacked(n: int, d: int, f: int, columns: slice = slice(None), dtype: type =
     return rows.astype(dtype)
 
 
-N, D, F = 170, 12_000, 20
+N, D, F = 170, 20_000, 20
 
 
 def sketched(rows: object, **more: object) -> randeigen.Aggregate:

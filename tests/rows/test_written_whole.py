@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import randeigen
 from randeigen.rows import write as save
 from randeigen.rows import write_answer
 from randeigen.rows.write import CheckedFile, replacing
@@ -164,3 +165,20 @@ def test_an_audit_that_cannot_be_written_takes_the_answer_with_it(
     monkeypatch.undo()
     assert cli(*call).exit_code == 0
     assert json.loads((updates / "a.json").read_text())["output"]["bytes"] == 4128
+
+
+def test_a_large_answer_is_made_in_a_file_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, rng = [], np.random.default_rng(0)
+    for i in range(5):
+        paths.append(tmp_path / f"{i}.safetensors")
+        write_answer(
+            paths[-1], {"a": rng.standard_normal((30, 7)).astype(np.float32), "b": np.float64([i, 2, 3])}
+        )
+    plain = randeigen.aggregate(paths, f=1, seed=0)
+    monkeypatch.setattr("randeigen.rows.file_rows.MAPPED_BYTES", 0)
+    mapped = randeigen.aggregate(paths, f=1, seed=0)
+    assert all(np.array_equal(mapped.mean[name], plain.mean[name]) for name in ("a", "b"))
+    write_answer(tmp_path / "mean.safetensors", mapped.mean)
+    assert len(list(tmp_path.iterdir())) == 6

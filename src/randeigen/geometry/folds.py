@@ -31,10 +31,14 @@ PRIME_SPREAD = 1.4  # primes are drawn from 1/this to this times the width of a 
 TILE_COLUMNS = (
     2**14
 )  # fewer than the product of any two primes: two columns of a tile meet in one fold at most
-MIN_WIDTH = 16 * 200  # columns of a sketch: then its primes are above 128, the root of TILE_COLUMNS
+MIN_WIDTH = (
+    16 * 400
+)  # columns of a sketch: then there are enough primes, and all above the root of TILE_COLUMNS
 # |Sx|² ≥ (1 − this)·|x|² for any one x, but for a chance below 1e-6. Of four folds one may be lost: an
 # adversary who knows all but the seed can place columns so that they meet if a certain prime was drawn. What
 # else may be missing is a Gaussian projection's: 5 standard deviations, sqrt(2/k), of what three folds hold.
+# Three columns, two pairs of which meet in different folds and cancel in all lines, lose a third too: 1 in
+# 10^5 if their distances are primes that may be drawn. Three such meetings lose more: fewer than 1 in 10^6.
 DISTORTION = 1 / 3
 
 

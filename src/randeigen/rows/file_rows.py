@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
@@ -22,7 +24,18 @@ from randeigen.rows.formats.reader import Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights
 
+MAPPED_BYTES = 2**28  # bytes of an array from which an answer is kept in a file while it is made
 Visit = Callable[[int, FileIO, int], None]  # (row, its open file, its size)
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Memory for an answer: a large one's is backed by a file without a name, and no private memory."""
+    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if size < MAPPED_BYTES:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        return np.frombuffer(mmap.mmap(file.fileno(), size), dtype).reshape(shape)
 
 
 class FileRows:
@@ -92,7 +105,7 @@ class FileRows:
     def answer(self) -> Answer:
         """Fresh arrays, by name; for .npy the one array. bfloat16 becomes float32, see `dtypes`."""
         averaged = {
-            k: np.empty(shape, np.float32 if code == "BF16" else storage(code))
+            k: _room(shape, np.dtype(np.float32) if code == "BF16" else storage(code))
             for k, (_, code, shape) in enumerate(self._leaves)
             if is_float(code)
         }

@@ -112,7 +112,7 @@ def write_safetensors(
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in offsets:
-            file.write(stored(as_stored_array(tensors[name]), codes[name]).tobytes())
+            file.write(stored(as_stored_array(tensors[name]), codes[name]).reshape(-1).view(np.uint8).data)
 
 
 def coded(name: str, leaf: Any, dtype: str | None) -> str:
