@@ -60,8 +60,15 @@ ATTACKS = {
     "hidra-adaptive": "hidra-adaptive:tensors=false",
     "hidra-rows": "hidra-adaptive:chunk={width}",  # cut along the rows of the embedding table
 }
-# What clients do in a round, by the learning rate and the most steps: honest updates are short, or longer.
-SETTINGS = {"short": (2e-5, 10), "long": (5e-5, 10), "pass": (2e-5, 0), "trial": (2e-5, 1)}
+# What clients do in a round, by the learning rate and the most steps: honest updates are short, or longer; or
+# as the task has it, for the small model.
+SETTINGS = {
+    "short": (2e-5, 10),
+    "long": (5e-5, 10),
+    "pass": (2e-5, 0),
+    "trial": (2e-5, 1),
+    "own": (None, None),
+}
 FILTERS = ("filtering-adaptive", "filtering", "no-regret", "no-regret-adaptive")
 PASSES = ("main", "parts", "long", "rules", "eps", "seeds", "parts-seeds", "eps-adaptive", "published")
 VARIANCES_EVERY = 4  # rounds between measurements of the honest variances of an unattacked run
@@ -143,6 +150,12 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
             *at(0.2, ("ep", "hidra"), ("mean", "randeigen-hybrid", "filtering-adaptive"), setting="trial"),
         ],
     }
+    small = replace(start, setting="own")
+    kinds["small"] = [
+        replace(small, attack=attack, rule=rule, eps=0.0 if attack == "none" else 0.2)
+        for attack in ("none", "ep", "ep-boosted", "ep-blended", "hidra", "hidra-adaptive", "hidra-rows")
+        for rule in ("mean", *ours, *baselines[:3])
+    ]
     kinds["seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"]]
     kinds["parts-seeds"] = [
         replace(cell, seed=seed)
