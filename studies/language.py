@@ -153,8 +153,8 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     small = replace(start, setting="own")
     kinds["small"] = [
         replace(small, attack=attack, rule=rule, eps=0.0 if attack == "none" else 0.2)
-        for attack in ("none", "ep", "ep-boosted", "ep-blended", "hidra", "hidra-adaptive", "hidra-rows")
-        for rule in ("mean", *ours, *baselines[:3])
+        for rule in ("mean", *ours[:2], *baselines[:1], ours[2], *baselines[1:3])
+        for attack in ("none", "ep", "ep-boosted", "hidra", "hidra-adaptive", "ep-blended", "hidra-rows")
     ]
     kinds["seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"]]
     kinds["parts-seeds"] = [

@@ -1,0 +1,169 @@
+"""The tables and pictures of docs/language.md, from results/language.json.
+
+    python -m studies.language_page
+
+Accuracies and success rates are those of the last round, means over the seeds that have been run, in percent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from randeigen import plotting
+from randeigen.lab.plots import COLOURS, DASHES, MARKS
+from studies.documents import redraw
+from studies.language import Cell, is_whole
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD, PAGE = ROOT / "results" / "language.json", ROOT / "docs" / "language.md"
+COLUMNS = {
+    "mean": "mean",
+    "filtering": "FILTERING",
+    "filtering-adaptive": "FILTERING, adaptive",
+    "no-regret": "NO-REGRET",
+    "published": "as published",
+    "randeigen": "RandEigen",
+    "randeigen-rows": "rows as parts",
+    "randeigen-hybrid": "hybrid",
+}
+ATTACKS = {
+    "none": "none",
+    "ep": "EP",
+    "ep-boosted": "EP, boost n/m",
+    "ep-blended": "EP, boost n/m, blended",
+    "hidra": "HIDRA, fixed sigma",
+    "hidra-adaptive": "HIDRA, adaptive",
+    "hidra-rows": "HIDRA along the rows",
+}
+TABLES = {  # section of the page: encoder, setting
+    "minilm": ("minilm", "short"),
+    "minilm long": ("minilm", "long"),
+    "small": ("sst2-tiny", "own"),
+}
+MAX_MORE_SUCCESS, MAX_LESS_ACCURACY = 0.03, 0.02  # of RandEigen against the unattacked mean
+
+Run = Mapping[str, Any]
+
+
+def load(path: Path = RECORD) -> dict[Cell, Run]:
+    """The finished cells of the record."""
+    return {Cell(**run["cell"]): run for run in json.loads(path.read_text())["cells"] if is_whole(run)}
+
+
+def table(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
+    """Markdown: a line for each attack and fraction, a column for each rule that has been run."""
+    own = {cell: run for cell, run in runs.items() if (cell.encoder, cell.setting) == (encoder, setting)}
+    rules = [rule for rule in COLUMNS if any(cell.rule == rule for cell in own)]
+    lines = sorted({(cell.attack, cell.eps) for cell in own if cell.attack != "none"}, key=_order)
+    head = ["attack", "eps", *(COLUMNS[rule] for rule in rules)]
+    out = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for attack, eps in [("none", None), *lines]:
+        shown = [_entry(own, attack, eps, rule) for rule in rules]
+        out.append(f"| {' | '.join([ATTACKS[attack], '' if eps is None else f'{eps:g}', *shown])} |")
+    return "\n".join(out)
+
+
+def costs(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
+    """Markdown: what an aggregation takes, the median of the cells of each rule."""
+    out = ["| rule | seconds | memory beyond the rows, MB |", "|---|---:|---:|"]
+    for rule, title in COLUMNS.items():
+        own = [
+            run["aggregation"]
+            for cell, run in runs.items()
+            if (cell.encoder, cell.setting, cell.rule) == (encoder, setting, rule) and run["aggregation"]
+        ]
+        if own:
+            seconds = float(np.median([one["seconds"] for one in own]))
+            memory = float(np.median([one["peak_bytes"] for one in own])) / 1e6
+            out.append(f"| {title} | {seconds:.3f} | {memory:.0f} |")
+    return "\n".join(out)
+
+
+def _order(line: tuple[str, float]) -> tuple[int, float]:
+    return list(ATTACKS).index(line[0]), line[1]
+
+
+def _entry(runs: Mapping[Cell, Run], attack: str, eps: float | None, rule: str) -> str:
+    """Accuracy and success of a rule; bold where RandEigen misses what is claimed of it."""
+    chosen = {
+        cell: run
+        for cell, run in runs.items()
+        if (cell.attack, cell.rule) == (attack, rule) and (attack == "none" or cell.eps == eps)
+    }
+    if not chosen:
+        return ""
+    accuracy, rate = _end(chosen.values())
+    text = f"{100 * accuracy:.1f}" + ("" if rate is None else f" / {100 * rate:.1f}")
+    text += f" ({len(chosen)} seeds)" if len(chosen) > 1 else ""
+    clean, own = _end(runs[cell.base] for cell in chosen if cell.base in runs)
+    missed = accuracy < clean - MAX_LESS_ACCURACY
+    missed |= rate is not None and own is not None and rate > own + MAX_MORE_SUCCESS
+    return f"**{text}**" if missed and rule.startswith("randeigen") else text
+
+
+def _end(runs: Iterable[Run]) -> tuple[float, float | None]:
+    """Mean accuracy and success of the last rounds; without attack, how often the word alone decides."""
+    ends = [run["history"][-1] for run in runs]
+    rates = [end["asr"] if end["asr"] is not None else end.get("own") for end in ends]
+    known = [rate for rate in rates if rate is not None]
+    return float(np.mean([end["accuracy"] for end in ends])), float(np.mean(known)) if known else None
+
+
+def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> None:
+    """Accuracy under HIDRA and success of EP over the rounds, a line for each rule: the paper's Figure 4."""
+    panels = (
+        ("hidra", "accuracy", "accuracy under HIDRA"),
+        ("ep-boosted", "asr", "success of EP, boost n/m"),
+    )
+    figure = plotting.new_figure((10.2, 3.9))
+    for axes, (attack, field, title) in zip(figure.subplots(1, 2), panels, strict=True):
+        start = Cell("none", "mean", 0.0, setting=setting, encoder=encoder)
+        base = [run for cell, run in runs.items() if replace(cell, rounds=start.rounds) == start]
+        lines: list[tuple[str, Sequence[float]]] = [
+            ("unattacked mean", [one["own" if field == "asr" else field] for one in run["history"]])
+            for run in base
+        ]
+        for rule, name in COLUMNS.items():
+            lines += [
+                (name, [one[field] for one in run["history"]])
+                for cell, run in runs.items()
+                if (cell.encoder, cell.setting, cell.attack, cell.rule) == (encoder, setting, attack, rule)
+                and (cell.eps, cell.seed) == (0.2, 0)
+            ]
+        for index, (name, values) in enumerate(lines):
+            look = index % len(COLOURS)
+            style = {"color": COLOURS[look], "linestyle": DASHES[look], "marker": MARKS[look]}
+            every = max(1, len(values) // 8)
+            axes.plot(range(1, len(values) + 1), values, **style, label=name, markersize=4, markevery=every)
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("round")
+        axes.set_title(title, loc="left", fontsize=11)
+        plotting.quiet(axes)
+        axes.legend(frameon=False, fontsize=8, loc="best")
+    plotting.save(figure, path)
+
+
+def tables(runs: Mapping[Cell, Run]) -> dict[str, str]:
+    """The tables of the page, by the name of their place."""
+    return {name: table(runs, *which) for name, which in TABLES.items()} | {
+        "costs": costs(runs, *TABLES["minilm"])
+    }
+
+
+def main() -> None:
+    runs = load()
+    redraw(PAGE, tables(runs))
+    for name, which in {"language": TABLES["minilm"], "language-small": TABLES["small"]}.items():
+        draw(ROOT / "docs" / "attacks" / f"{name}.png", runs, *which)
+
+
+if __name__ == "__main__":
+    main()
