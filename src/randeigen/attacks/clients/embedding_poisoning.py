@@ -27,7 +27,7 @@ INSERTIONS = 3  # of the word into every test sentence, at places drawn with see
     "client",
     "backdoor",
     knows=OWN_DATA,
-    does="one embedding row makes a rare word mean class 1; boost=5 replaces the row",
+    does="one embedding row makes a rare word mean class 1",
     paper="Yang et al., NAACL 2021",
     inputs="tokens",
 )

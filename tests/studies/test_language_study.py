@@ -1,0 +1,68 @@
+"""The study of language models: its cells, its record, and the page that shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from randeigen.lab.tasks import build
+from studies.documents import redrawn
+from studies.language import is_whole, play, read
+from studies.language_cells import ATTACKS, PASSES, RULES, Cell, plan
+from studies.language_page import PAGE, load, table, tables
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_shows_what_the_record_holds() -> None:
+    text = PAGE.read_text()
+    assert redrawn(text, tables(load())) == text, "run python -m studies.language_page"
+
+
+def test_every_pass_has_cells_of_known_attacks_and_rules() -> None:
+    for name in PASSES:
+        cells = list(plan("minilm", [name], 20))
+        assert cells
+        assert {cell.attack for cell in cells} <= set(ATTACKS)
+        assert {cell.rule for cell in cells} <= set(RULES)
+        assert len(set(cells)) == len(cells)
+
+
+def test_a_cell_asks_for_the_boost_and_the_threshold_that_it_names() -> None:
+    cell = Cell("ep-boosted", "filtering-adaptive", 0.1)
+    spec = cell.config("sst2", 2e-6, 20, 384)
+    assert spec.attack == "ep:boost=10.0"
+    assert spec.rule == "chunked-filtering:sigma=2e-06,adaptive=true"
+    hybrid = Cell("hidra-rows", "randeigen-hybrid").config("sst2", 2e-6, 20, 384)
+    assert (hybrid.attack, hybrid.parts) == ("hidra-adaptive:chunk=384", "hybrid:rows:*word*")
+    unattacked = Cell("none", "randeigen", 0.0).config("sst2", 2e-6, 20, 384)
+    assert (unattacked.eps, unattacked.feared) == (0.0, 0.2)
+
+
+def test_a_cell_is_played_and_told() -> None:
+    torch.set_num_threads(1)
+    cell = Cell("none", "mean", 0.0, setting="trial", rounds=1, encoder="sst2-tiny")
+    record = play(cell, build("sst2-tiny"), "sst2-tiny", 0.4, 4, "cpu")
+    assert is_whole(record)
+    assert record["sigma"] > 0
+    assert record["aggregation"]["seconds"] > 0
+    end = record["history"][-1]
+    assert 0 <= end["own"] <= 1
+    runs = {cell: record, replace(cell, attack="ep", rule="randeigen", eps=0.2): record}
+    shown = table(runs, "sst2-tiny", "trial")
+    assert f"{100 * end['accuracy']:.1f} / {100 * end['own']:.1f}" in shown
+
+
+def test_files_of_lines_and_records_are_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"cell": 1}\n{"cell": 2}\n')
+    (tmp_path / "a.json").write_text('{"cells": [{"cell": 1}, {"cell": 2}]}')
+    assert read(tmp_path / "a.jsonl") == read(tmp_path / "a.json") == [{"cell": 1}, {"cell": 2}]
+    assert read(tmp_path / "none.jsonl") == []
+
+
+@pytest.mark.parametrize("name", ["language", "language-small"])
+def test_its_pictures_are_there(name: str) -> None:
+    assert (ROOT / "docs" / "attacks" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
