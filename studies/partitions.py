@@ -120,10 +120,12 @@ def study_updates(seeds: Sequence[int], record: Record) -> None:
                 record.put("updates", {**key, "partition": name, **found})
 
 
-def study_training(seeds: Sequence[int], attacked: int, record: Record, device: str) -> None:
+def study_training(
+    seeds: Sequence[int], attacks: Sequence[str], attacked: int, record: Record, device: str
+) -> None:
     """The attacks that matter against the ways of cutting that do, in training."""
     for seed in seeds:
-        for attack in TRAINED_ATTACKS:
+        for attack in attacks:
             for name in ("mean", *TRAINED_PARTITIONS):
                 key = {"attack": attack, "partition": name, "seed": seed}
                 if record.has("training", key):
@@ -187,7 +189,7 @@ def draw(record: Path, picture: Path) -> None:
         axis.set_yticks(range(len(attacks)), attacks)
         axis.grid(axis="x", alpha=0.3)
     axes[0].invert_yaxis()
-    axes[-1].legend(loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
     figure.savefig(picture, dpi=110)
 
 
@@ -199,6 +201,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("what", choices=("updates", "train", "draw"))
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--attacked", type=int, default=5, help="rounds under attack")
+    parser.add_argument("--attacks", nargs="*", choices=TRAINED_ATTACKS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--out", "--record", dest="record", type=Path, default=Path("results/partitions.json")
@@ -211,7 +214,8 @@ def main(words: Sequence[str] | None = None) -> int:
     elif asked.what == "updates":
         study_updates(seeds, Record(asked.record))
     else:
-        study_training(seeds, asked.attacked, Record(asked.record), asked.device)
+        attacks = asked.attacks or TRAINED_ATTACKS
+        study_training(seeds, attacks, asked.attacked, Record(asked.record), asked.device)
     return 0
 
 
