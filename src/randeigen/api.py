@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from numpy.typing import NDArray
 
 from randeigen import parts, pipeline
-from randeigen.errors import BadFraction
 from randeigen.partition import WHOLE, Partition, check_exact
 from randeigen.prior_weights import MAX_CLAIM_RATIO
+from randeigen.registry import RuleLike, as_rule
 from randeigen.rows import as_rows
-from randeigen.rules import RandEigen, Rule
-from randeigen.rules.base import check_rule
+from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def aggregate(
     eps: float | None = ...,
     *,
     f: int | None = ...,
-    rule: Rule | None = ...,
+    rule: RuleLike | None = ...,
     seed: int | None = ...,
     geometry: GeometryKind = ...,
     on_excess: OnExcess = ...,
@@ -49,7 +48,7 @@ def aggregate(
     eps: float | None = ...,
     *,
     f: int | None = ...,
-    rule: Rule | None = ...,
+    rule: RuleLike | None = ...,
     seed: int | None = ...,
     geometry: GeometryKind = ...,
     on_excess: OnExcess = ...,
@@ -64,7 +63,7 @@ def aggregate(
     eps: float | None = ...,
     *,
     f: int | None = ...,
-    rule: Rule | None = ...,
+    rule: RuleLike | None = ...,
     seed: int | None = ...,
     geometry: GeometryKind = ...,
     on_excess: OnExcess = ...,
@@ -79,7 +78,7 @@ def aggregate(
     eps: float | None = ...,
     *,
     f: int | None = ...,
-    rule: Rule | None = ...,
+    rule: RuleLike | None = ...,
     seed: int | None = ...,
     geometry: GeometryKind = ...,
     on_excess: OnExcess = ...,
@@ -94,7 +93,7 @@ def aggregate(
     eps: float | None = ...,
     *,
     f: int | None = ...,
-    rule: Rule | None = ...,
+    rule: RuleLike | None = ...,
     seed: int | None = ...,
     geometry: GeometryKind = ...,
     on_excess: OnExcess = ...,
@@ -109,7 +108,7 @@ def aggregate(
     eps: float | None = ...,
     *,
     f: int | None = ...,
-    rule: Rule | None = ...,
+    rule: RuleLike | None = ...,
     seed: int | None = ...,
     geometry: GeometryKind = ...,
     on_excess: OnExcess = ...,
@@ -125,7 +124,7 @@ def aggregate(
     eps: float | None = None,
     *,
     f: int | None = None,
-    rule: Rule | None = None,
+    rule: RuleLike | None = None,
     seed: int | None = None,
     geometry: GeometryKind = "auto",
     on_excess: OnExcess = "raise",
@@ -140,8 +139,8 @@ def aggregate(
     it is that close to the mean of the honest rows alone at the same weights, and may be further from their
     plain mean. f is `f`, or ceil(eps·n); where that is half of the usable rows or more, the bound is inf.
 
-    Give exactly one of `eps`, `f` and `rule`; the first two mean `RandEigen`. Rows are read twice, block by
-    block, and never copied whole.
+    Give `eps` or `f`, which mean `RandEigen`, or a rule; with the name of a rule give either. Rows are read
+    twice, block by block, and never copied whole.
 
     Parameters:
         rows: An (n, d) array, memmap or tensor; a sequence of vectors, state_dicts or lists of arrays; or
@@ -149,7 +148,9 @@ def aggregate(
             weighted vote. In a sequence the form that more than half of the rows share is the form.
         eps: The fraction of rows that may be corrupt, below 1/2.
         f: Their number.
-        rule: Another rule, such as `randeigen.rules.Krum(eps=0.2)`.
+        rule: Another rule, such as `randeigen.rules.Krum(eps=0.2)`; with `eps` or `f` also its name, such as
+            "nnm+krum" or "filtering:gamma=0.5", or a function that makes n weights of the (n, n) Gram matrix,
+            `function(gram)` or `function(gram, f)`.
         seed: A whole number from 0, of any size. None draws a secret one that nobody can foresee; the one
             used is in the result and replays the call.
         geometry: How rows are measured: "gram" (exactly), "sketch", "gaussian" (the paper's projection), or
@@ -170,9 +171,9 @@ def aggregate(
         The mean, in the same form, dtype and device as most rows, with its weights, certificate and verdict.
 
     Raises:
-        BadFraction: `eps` or `f` is outside what the rule tolerates, or not exactly one of `eps`, `f` and
-            `rule` was given.
-        BadParameter: An option is not known, or `rule` is no rule.
+        BadFraction: `eps` or `f` is outside what the rule tolerates, both or neither were given, or one
+            beside a rule that has its own.
+        BadParameter: An option is not known, `rule` is no rule, or a function returned no weights.
         BadRows: The rows have no form that most share, hold no floats, or changed while they were read.
         TooManyCorrupt: More rows are unusable than may be corrupt. What Byzantine senders do to fewer of them
             never raises.
@@ -185,22 +186,15 @@ def aggregate(
         >>> result.mean.shape, result.weights[:2].tolist()
         ((100,), [0.0, 0.0])
     """
-    given = {name: value for name, value in (("eps", eps), ("f", f), ("rule", rule)) if value is not None}
-    if len(given) != 1:
-        found = " and ".join(f"{name}={value}" for name, value in given.items()) or "none of them"
-        raise BadFraction(
-            "give exactly one of eps (the fraction of rows you fear), f (their number) and rule; "
-            f"found {found}."
-        )
-    rule = RandEigen(eps, f) if rule is None else check_rule(rule)
+    chosen = RandEigen(eps, f) if rule is None and (eps is None) != (f is None) else as_rule(rule, eps, f)
     if not (isinstance(partition, str) and partition == WHOLE):
-        rows = as_rows(rows, multiple=rule.block_multiple())
+        rows = as_rows(rows, multiple=chosen.block_multiple())
         cut = Partition.of(partition, rows.leaves, rows.d)
         if cut is not None:
             check_exact(geometry)
             return parts.run(
                 rows,
-                rule,
+                chosen,
                 cut,
                 seed=seed,
                 on_excess=on_excess,
@@ -210,7 +204,7 @@ def aggregate(
             )
     return pipeline.run(
         rows,
-        rule,
+        chosen,
         seed=seed,
         geometry=geometry,
         on_excess=on_excess,

@@ -16,10 +16,10 @@ from randeigen.backend.random_streams import Stream
 from randeigen.certificate import cut_together, distance_to_mean
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.outcomes import KEPT, outcomes_of
-from randeigen.registry import build_rule
+from randeigen.registry import as_rule
 from randeigen.rows import as_rows
-from randeigen.rules import RandEigen, Rule
-from randeigen.rules.base import assume, check_rule
+from randeigen.rules import Rule
+from randeigen.rules.base import assume
 from randeigen.types import Array, Geometry, GeometryKind, Index, Mask, Progress, Statistic, Verdict
 
 EPS_GRID = tuple(round(0.05 * i, 2) for i in range(10))  # 0 to 0.45
@@ -75,7 +75,7 @@ class Inspection:
             BadFraction: eps or f is outside what the rule tolerates, or neither it nor a rule is given.
             TooManyCorrupt: More rows are unusable than may be corrupt.
         """
-        chosen = _rule(eps, f, rule)
+        chosen = as_rule(rule, eps, f)
         if not chosen.weighs_rows():
             raise BadParameter(
                 f"{type(chosen).__name__} works column by column and has to read the rows; "
@@ -195,7 +195,7 @@ def inspect(
     """
     if not len(grid):
         raise BadParameter("grid is empty; give values of eps, each in [0, 0.5).")
-    rules = {eps: _rule(eps, None, rule) for eps in sorted(set(grid))}
+    rules = {eps: as_rule(rule, eps, None) for eps in sorted(set(grid))}
     source = pipeline.StreamedRows(as_rows(rows))
     if names is not None and len(names) != source.n:
         raise BadParameter(f"{len(names)} names were given for {source.n} rows; give one for each.")
@@ -222,20 +222,6 @@ def _tolerated(rules: dict[float, Rule], n: int) -> dict[float, int]:
             if eps == max(rules) and not found:
                 raise
     return found
-
-
-def _rule(eps: float | None, f: int | None, rule: Rule | str | None) -> Rule:
-    if isinstance(rule, str):
-        return build_rule(rule, eps, f)
-    if rule is not None:
-        if eps is not None or f is not None:
-            raise BadFraction(
-                f"give a rule or one of eps and f, not both; found {rule} and eps={eps}, f={f}."
-            )
-        return check_rule(rule)
-    if (eps is None) == (f is None):
-        raise BadFraction(f"give exactly one of eps and f; found eps={eps} and f={f}.")
-    return RandEigen(eps, f)
 
 
 def _copies(geometry: Geometry, index: Index) -> tuple[tuple[int, ...], ...]:

@@ -14,14 +14,17 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, TypeAlias, get_origin
 
-from randeigen.errors import BadParameter
+from randeigen.errors import BadFraction, BadParameter
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES, Rule, literal_choices
+from randeigen.rules.function import FunctionRule
+from randeigen.rules.mixed import PreAggregator
 
 DEFAULT = "randeigen"
 MAX_NAME_LENGTH = 2000  # characters, parameters included
+RuleLike: TypeAlias = Rule | str | Callable[..., Any]  # a rule, its name, or a function of the Gram matrix
 NO_ALIASES: Mapping[str, str] = {}
 
 
@@ -37,6 +40,35 @@ def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
     for mixer in reversed(mixers):
         rule = parse(mixer, MIXERS, "mixer", eps, f) | rule
     return rule
+
+
+def as_rule(rule: RuleLike | None, eps: float | None, f: int | None) -> Rule:
+    """The rule that a caller asks for: by eps or f alone `RandEigen`; a rule; or, with eps or f, a name.
+
+    A plain function of the Gram matrix is a rule too.
+    """
+    given = {name: value for name, value in (("eps", eps), ("f", f)) if value is not None}
+    found = " and ".join(f"{name}={value}" for name, value in given.items()) or "neither"
+    if rule is None or isinstance(rule, str):
+        if len(given) != 1:
+            what = "rule" if rule is None else f"rule={rule!r}"
+            raise BadFraction(
+                "give exactly one of eps (the fraction of rows you fear) and f (their number)"
+                f"{', or a rule' if rule is None else f' with {what}'}; found {found}."
+            )
+        return RULES[DEFAULT](eps, f) if rule is None else build_rule(rule, eps, f)
+    if isinstance(rule, type) and issubclass(rule, (Rule, PreAggregator)):
+        raise BadParameter(f"rule={rule.__name__} is a class; make a rule of it: {rule.__name__}(eps=0.2).")
+    if isinstance(rule, Rule):
+        if given:
+            raise BadFraction(f"give a rule, or one of eps and f; found rule={rule} and {found}.")
+        return rule
+    if callable(rule) and not isinstance(rule, (type, PreAggregator)):
+        return FunctionRule(eps, f, rule)
+    raise BadParameter(
+        f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2), or a name such as "
+        '"krum" with eps or f.'
+    )
 
 
 def with_sigma(text: str, sigma: float) -> str:

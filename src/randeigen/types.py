@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, T
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.showing import Shown
+
 Array: TypeAlias = NDArray[np.float64]  # host numbers of the small space
 Weights: TypeAlias = NDArray[np.float64]  # (n,) non-negative, sums to 1
 Mask: TypeAlias = NDArray[np.bool_]  # (n,)
@@ -262,8 +264,8 @@ else:
     Mean = TypeVar("Mean", covariant=True)
 
 
-@dataclass(frozen=True)
-class Aggregate(Generic[Mean]):
+@dataclass(frozen=True, repr=False)
+class Aggregate(Shown, Generic[Mean]):
     """The answer, and everything needed to trust, question or replay it.
 
     Attributes:

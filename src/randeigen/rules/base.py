@@ -168,15 +168,6 @@ def check_parameters(stage: Any) -> None:
             raise BadParameter(f"{type(stage).__name__} with {each.name} beyond ±2⁶³; give {words}.")
 
 
-def check_rule(rule: Any) -> Rule:
-    """The rule, if it is one."""
-    if not isinstance(rule, Rule):
-        raise BadParameter(
-            f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2)."
-        )
-    return rule
-
-
 def check_on_excess(on_excess: str) -> None:
     """One of the two things that can be done with too many unusable rows."""
     if on_excess not in get_args(OnExcess):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from randeigen.errors import BadModel
-from randeigen.rules import Rule
+from randeigen.registry import RuleLike
 from randeigen.torch.autograd_graph import forward_precision
 from randeigen.torch.gradients.factors import PIECE, PerExampleGradient, summed_blocks
 from randeigen.torch.gram import check_gradient, measure, plan_for
-from randeigen.torch.group_verdict import BatchVerdict, as_groups, as_rule, judge
+from randeigen.torch.group_verdict import BatchVerdict, as_groups, judge, rule_for
 from randeigen.torch.plan import GramPlan
 from randeigen.types import Array, OnExcess
 
@@ -24,7 +24,8 @@ def backward(
     model: nn.Module,
     eps: float | None = None,
     *,
-    rule: Rule | None = None,
+    f: int | None = None,
+    rule: RuleLike | None = None,
     groups: Any = None,
     directions: bool = False,
     seed: int | None = None,
@@ -40,7 +41,9 @@ def backward(
         losses: (n,) one per example, computed by `model` after `randeigen.torch` was imported.
         model: the model, or the part of it whose gradients are to be judged; all of `.grad` is filled.
         eps: the fraction of examples that may be poisoned, below 0.5; RandEigen judges.
-        rule: any rule that weighs rows, in place of `eps`.
+        f: their number, in place of `eps`.
+        rule: any rule that weighs rows; with `eps` or `f` also its name, such as "nnm+krum", or a function of
+            the Gram matrix.
         groups: (n,) labels, typically the classes. The examples of each label are judged among themselves:
             `eps` is then the fraction in every group, each group keeps its share of the gradient, and groups
             of fewer than 5 examples are judged together.
@@ -66,7 +69,7 @@ def backward(
         >>> verdict.weights.shape, model.weight.grad.shape
         ((20,), torch.Size([3, 4]))
     """
-    rule = as_rule(eps, rule, on_excess)
+    chosen = rule_for(eps, f, rule, on_excess)
     plan = plan_for(losses, model)
     labels = as_groups(groups, plan.n)
     # In one tensor, so that the host waits for the device once.
@@ -74,7 +77,7 @@ def backward(
     gram, is_finite = on_host[:-1], np.isfinite(on_host[-1])
     bad = {int(i): "not finite: its loss is NaN or infinity" for i in np.flatnonzero(~is_finite)}
     verdict = judge(
-        gram, rule, labels, directions=directions, seed=seed, on_excess=on_excess, unusable=bad,
+        gram, chosen, labels, directions=directions, seed=seed, on_excess=on_excess, unusable=bad,
         itemsize=plan.itemsize,
     )  # fmt: skip
     _fill_grad(plan, gram, verdict)

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.random_streams import Stream
-from randeigen.errors import BadFraction, BadParameter
+from randeigen.errors import BadParameter
 from randeigen.geometry.gram import ENTRY_ROUNDING, START_DIRECTIONS, GramGeometry
 from randeigen.pipeline import checked_seed
 from randeigen.pipeline import judge as judge_rows
+from randeigen.registry import RuleLike, as_rule
 from randeigen.rules import RandEigen, Rule
-from randeigen.rules.base import Assumed, assume, check_on_excess, check_rule
+from randeigen.rules.base import Assumed, assume, check_on_excess
 from randeigen.types import Array, Mask, OnExcess, Verdict, Weights
 
 MIN_GROUP_SIZE = 5  # examples: groups of fewer have no majority to speak of, and are judged together
@@ -105,22 +106,16 @@ class BatchVerdict:
         return np.flatnonzero(self.weights == 0)
 
 
-def as_rule(eps: float | None, rule: Rule | None, on_excess: OnExcess = "raise") -> Rule:
-    """The rule meant by exactly one of `eps` and `rule`."""
-    if (eps is None) == (rule is None):
-        given = "neither" if eps is None else f"both eps={eps} and rule={rule}"
-        raise BadFraction(
-            f"give exactly one of eps (the fraction of examples you fear) and rule; found {given}."
-        )
+def rule_for(eps: float | None, f: int | None, rule: RuleLike | None, on_excess: OnExcess = "raise") -> Rule:
+    """The rule that a caller asks for, if it weighs rows."""
     check_on_excess(on_excess)
-    if rule is None:
-        return RandEigen(eps)
-    if not check_rule(rule).weighs_rows():
+    chosen = RandEigen(eps, f) if rule is None and (eps is None) != (f is None) else as_rule(rule, eps, f)
+    if not chosen.weighs_rows():
         raise BadParameter(
-            f"{type(rule).__name__} works column by column, and here the rows are never formed; give a rule "
+            f"{type(chosen).__name__} works column by column, and here the rows are never formed; give one "
             "that weighs rows, such as randeigen.RandEigen(eps=0.05)."
         )
-    return rule
+    return chosen
 
 
 def as_groups(groups: Any, n: int) -> NDArray[Any]:

@@ -1,0 +1,85 @@
+"""A plain function of the Gram matrix as a rule."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from randeigen.errors import BadParameter
+from randeigen.rules.base import Rule, default_f_to_zero
+from randeigen.types import Array, Decision, Geometry, Stop, Verdict
+
+SUM_TOLERANCE = 1e-6  # weights whose sum is this close to 1 are divided by it
+
+
+@dataclass(frozen=True)
+class FunctionRule(Rule):
+    """Weights that a function makes of the Gram matrix: `function(gram)` or `function(gram, f)`.
+
+    `gram` is the (n, n) matrix of inner products of the usable rows; the weights are n numbers from 0 that
+    sum to 1. Without `eps` and `f` no row is assumed corrupt, so that there is nothing to certify.
+
+    Examples:
+        >>> import numpy as np, randeigen
+        >>> def shortest_half(gram, f):
+        ...     keep = np.argsort(np.diag(gram))[: len(gram) - f]
+        ...     return np.isin(np.arange(len(gram)), keep) / len(keep)
+        >>> rows = np.random.default_rng(0).standard_normal((10, 50))
+        >>> rows[0] *= 100
+        >>> randeigen.aggregate(rows, rule=shortest_half, f=1).weights[0]
+        np.float64(0.0)
+    """
+
+    function: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        default_f_to_zero(self)
+        super().__post_init__()
+        if not callable(self.function):
+            raise BadParameter(f"function={self.function!r}; give a function of the Gram matrix.")
+
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        squares = geometry.squared_norms()
+        gram = (squares[:, None] + squares - geometry.squared_distances()) / 2 * geometry.scale**2
+        assert self.function is not None
+        found = self.function(gram, f) if _takes_f(self.function) else self.function(gram)
+        return Decision(Verdict(_checked(found, geometry.n, self._called()), Stop.DIRECT))
+
+    def _called(self) -> str:
+        return str(getattr(self.function, "__name__", "the function"))
+
+
+def _takes_f(function: Callable[..., Any]) -> bool:
+    """Whether it has a second parameter that a position can fill."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions written in C do not tell
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [each for each in parameters if each.kind in places]
+    return len(named) > 1 and (named[1].default is inspect.Parameter.empty or named[1].name == "f")
+
+
+def _checked(weights: Any, n: int, called: str) -> Array:
+    """The weights, or an error that says what is wrong with them."""
+    asked = f"give {n} numbers from 0 that sum to 1, one for each usable row."
+    try:
+        found = np.asarray(weights)
+        if np.iscomplexobj(found):
+            raise TypeError
+        found = found.astype(np.float64)
+    except (TypeError, ValueError):
+        raise BadParameter(f"{called} returned {type(weights).__name__}, not weights; {asked}") from None
+    if found.shape != (n,):
+        raise BadParameter(f"{called} returned weights of shape {found.shape}; {asked}")
+    if not np.isfinite(found).all() or (found < 0).any():
+        wrong = found[~np.isfinite(found) | (found < 0)][0]
+        raise BadParameter(f"{called} returned a weight of {wrong}; {asked}")
+    total = float(found.sum())
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise BadParameter(f"{called} returned weights that sum to {total:.6g}; {asked}")
+    return np.asarray(found / total)

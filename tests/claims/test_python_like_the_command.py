@@ -1,0 +1,113 @@
+"""Python says what the command says: rules by name, functions as rules, results that can be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen import rules
+from randeigen.errors import BadFraction, BadParameter
+from randeigen.registry import build_rule
+
+
+def cloud(n: int = 20, d: int = 50) -> np.ndarray:
+    rows = np.random.default_rng(0).standard_normal((n, d))
+    rows[:2] += 9
+    return rows
+
+
+@pytest.mark.parametrize("name", ["krum", "nnm+krum", "filtering:gamma=0.5", "median", "randeigen"])
+@pytest.mark.parametrize("told", [{"eps": 0.1}, {"f": 2}])
+def test_a_rule_by_its_name_is_the_rule(name: str, told: dict[str, Any]) -> None:
+    by_name = randeigen.aggregate(cloud(), rule=name, seed=3, **told)
+    by_value = randeigen.aggregate(cloud(), rule=build_rule(name, told.get("eps"), told.get("f")), seed=3)
+    assert np.array_equal(by_name.mean, by_value.mean)
+    assert by_name.f == by_value.f == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "words"),
+    [
+        ({"rule": "krum"}, BadFraction, "exactly one of eps"),
+        ({"rule": "krum", "eps": 0.1, "f": 2}, BadFraction, "exactly one of eps"),
+        ({"rule": "krumm", "f": 2}, BadParameter, "krum"),
+        ({"rule": rules.Krum, "f": 2}, BadParameter, r"Krum\(eps=0.2\)"),
+        ({"rule": rules.NNM(f=1)}, BadParameter, "is not a rule"),
+        ({"rule": rules.Krum(f=2), "f": 2}, BadFraction, "give a rule, or one of eps and f"),
+        ({"rule": 3}, BadParameter, "is not a rule"),
+        ({}, BadFraction, "or a rule"),
+    ],
+)
+def test_mistakes_say_what_to_give(told: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        randeigen.aggregate(cloud(), **told)
+
+
+class TestAFunctionOfTheGramMatrix:
+    def test_it_is_a_rule_and_sees_the_inner_products(self) -> None:
+        rows = cloud()
+
+        def shortest(gram: np.ndarray, f: int) -> np.ndarray:
+            assert gram == pytest.approx(rows @ rows.T, rel=1e-6, abs=1e-6)
+            keep = np.argsort(np.diag(gram))[: len(gram) - f]
+            return np.isin(np.arange(len(gram)), keep) / keep.size
+
+        result = randeigen.aggregate(rows, rule=shortest, f=2)
+        assert not result.weights[:2].any()
+        assert result.mean == pytest.approx(rows[2:].mean(axis=0))
+        assert 0 < result.bias_bound < np.inf
+
+    def test_f_is_optional_for_it_and_for_the_call(self) -> None:
+        even = randeigen.aggregate(cloud(), rule=lambda gram: np.full(len(gram), 1 / len(gram)))
+        assert even.mean == pytest.approx(cloud().mean(axis=0))
+        assert even.f == 0
+
+    def test_unusable_rows_are_not_shown_to_it(self) -> None:
+        rows = cloud()
+        rows[7] = np.nan
+        result = randeigen.aggregate(rows, rule=lambda gram: np.eye(19)[3], f=2)
+        assert result.mean == pytest.approx(rows[3])
+
+    @pytest.mark.parametrize(
+        "weights",
+        [
+            -np.ones(20) / 20,
+            np.full(20, np.nan),
+            np.ones(20),
+            np.ones(3) / 3,
+            "x",
+            None,
+            np.eye(20),
+            1j * np.ones(20),
+        ],
+    )
+    def test_what_is_no_weights_is_refused(self, weights: Any) -> None:
+        with pytest.raises(BadParameter, match="20 numbers from 0 that sum to 1"):
+            randeigen.aggregate(cloud(), rule=lambda gram: weights, f=2)
+
+
+class TestAResultReads:
+    @pytest.mark.parametrize("n", [3, 200])
+    @pytest.mark.parametrize("rule", ["randeigen", "median"])
+    def test_it_fits_a_screen(self, n: int, rule: str) -> None:
+        rows = cloud(n, 400)
+        rows[2 : 2 + n // 5] = np.nan
+        text = str(randeigen.aggregate(rows, eps=0.3, rule=rule))
+        assert len(text.splitlines()) <= 12
+        assert max(map(len, text.splitlines())) <= 600
+        assert "bias_bound" in text
+
+    def test_a_notebook_gets_a_table_in_which_nothing_is_markup(self) -> None:
+        result = randeigen.aggregate([{"<b>": row} for row in cloud()], f=2)
+        html = result._repr_html_()
+        assert "<table>" in html
+        assert "&lt;b&gt;" in html
+        assert "<b>" not in html
+
+    def test_the_prompt_shows_one_line(self) -> None:
+        assert repr(randeigen.aggregate(cloud(), f=2)).startswith(
+            "<Aggregate of 20 rows: 18 kept, bias_bound"
+        )
