@@ -278,10 +278,9 @@ class Aggregate(Shown, Generic[Mean]):
         seed: The seed that was used; it replays the call.
         f: How many of all rows were assumed corrupt: the f given, or ceil(eps·n).
         unusable: Rows that could not be measured at all, and why: each used up one of the f.
-        distance_to_mean: How far the answer is from the plain mean of all usable rows, which is what
-            robustness cost if every row is honest. An estimate where the rows were sketched.
-        is_weighted_mean: Whether `weights` made the mean, as verdict.scale · Σ wᵢ xᵢ. Where a rule works
-            column by column they are a reference, on whose mean the certificate leans.
+        distance_to_mean: How far it is from the plain mean of all usable rows, an estimate where these were
+            sketched: what robustness cost if every row is honest.
+        is_weighted_mean: Whether `weights` made the mean, verdict.scale · Σ wᵢ xᵢ; else they are a reference.
         parts: With `partition`, the weights and bounds of each part; then `weights` are their mean.
     """
 
@@ -298,5 +297,5 @@ class Aggregate(Shown, Generic[Mean]):
 
     @property
     def kept(self) -> Mask:
-        """(n,) whether a row has any weight; see `is_weighted_mean`."""
+        """(n,) whether a row has any weight."""
         return np.asarray(self.weights > 0)
