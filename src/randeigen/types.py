@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -259,9 +260,7 @@ if TYPE_CHECKING:
 
     Mean = TypeVar("Mean", default=Any, covariant=True)
 else:
-    from typing import TypeVar
-
-    Mean = TypeVar("Mean", covariant=True)
+    Mean = typing.TypeVar("Mean", covariant=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -277,7 +276,7 @@ class Aggregate(Shown, Generic[Mean]):
         verdict: What the rule decided, round by round.
         seed: The seed that was used; it replays the call.
         f: How many of all rows were assumed corrupt: the f given, or ceil(eps·n).
-        unusable: Rows that could not be measured at all, and why: each used up one of the f.
+        unusable: Rows that could not be measured, and why: each used up one of the f.
         distance_to_mean: How far it is from the plain mean of all usable rows, an estimate where these were
             sketched: what robustness cost if every row is honest.
         is_weighted_mean: Whether `weights` made the mean, verdict.scale · Σ wᵢ xᵢ; else they are a reference.
@@ -289,8 +288,8 @@ class Aggregate(Shown, Generic[Mean]):
     bias_bound: float
     verdict: Verdict
     seed: int
-    f: int  # how many of all rows were assumed corrupt, the f given or ceil(eps·n), as in bias_bound
-    unusable: Mapping[int, str]  # rows that could not be measured at all, and why: each used up one of the f
+    f: int
+    unusable: Mapping[int, str]
     distance_to_mean: float = math.nan
     is_weighted_mean: bool = True
     parts: Any = None  # a `randeigen.parts.Parts`
