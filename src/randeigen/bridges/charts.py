@@ -28,6 +28,7 @@ svg .grid { stroke: var(--line); stroke-width: 1 }
 .charts { display: grid; gap: 1rem 2rem; 
   grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)) }
 .charts svg { width: 100%; height: auto }
+.reasons td:last-child { white-space: normal; min-width: 15rem }
 </style>"""
 
 
@@ -114,25 +115,26 @@ def key() -> str:
     return f'<p class="key">{"".join(items)}<span>empty: not asked</span></p>'
 
 
-def line_chart(series: Sequence[Series], rounds: int, text: str, *, from_zero: bool = True) -> str:
+def line_chart(series: Sequence[Series], first: int, last: int, text: str) -> str:
     """Numbers over rounds; what is not finite leaves a gap."""
     values = [value for each in series for _, value in each.points if math.isfinite(value)]
     if not values:
         return ""
-    low, high = (min(0.0, *values) if from_zero else min(values)), max(values)
-    low, high, ticks = scale(low, high)
+    low, high, ticks = scale(min(0.0, *values), max(values))
     span_x, span_y = WIDTH - LEFT - 12, HEIGHT - BOTTOM - 26
 
     def place(number: int, value: float) -> tuple[float, float]:
-        x = LEFT + (span_x * (number - 1) / (rounds - 1) if rounds > 1 else span_x / 2)
+        x = LEFT + (span_x * (number - first) / (last - first) if last > first else span_x / 2)
         return x, 26 + span_y * (1 - (value - low) / (high - low))
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(text)}">']
     for tick in ticks:
-        y = place(1, tick)[1]
+        y = place(first, tick)[1]
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - 12}"/>')
         parts.append(f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
-    for number in sorted({1, rounds, *range(0, rounds + 1, max(1, 5 * math.ceil(rounds / 40)))} - {0}):
+    step = 1 if last - first <= 10 else 5 * math.ceil((last - first) / 40)
+    between = [number for number in range(0, last + 1, step) if first + step // 2 < number < last - step // 2]
+    for number in sorted({first, last, *(between if step > 1 else range(first, last))}):
         x = place(number, low)[0]
         parts.append(f'<text class="soft" x="{x:.1f}" y="{HEIGHT - 14}" text-anchor="middle">{number}</text>')
     x = LEFT

@@ -79,20 +79,20 @@ def _about_map(run: Run, history: dict[Node, NodeHistory]) -> str:
 
 def _charts(rounds: Sequence[RoundVerdict]) -> list[str]:
     """Certificate and metrics over rounds."""
-    last = rounds[-1].round
+    first, last = rounds[0].round, rounds[-1].round
     bounds = [(v.round, v.bias_bound) for v in rounds if v.bias_bound is not None]
     far = [(v.round, v.distance_to_mean) for v in rounds if v.distance_to_mean is not None]
     bound = "At most so far can corrupt clients have moved the average of a round, at its weights."
     price = "How far the average is from the plain mean of all usable replies."
-    drawn = [line_chart([Series("certificate", bounds)], last, bound)] if bounds else []
-    drawn += [line_chart([Series("distance to the plain mean", far)], last, price)] if far else []
+    drawn = [line_chart([Series("certificate", bounds)], first, last, bound)] if bounds else []
+    drawn += [line_chart([Series("distance to the plain mean", far)], first, last, price)] if far else []
     for name in _chosen(rounds):
         series = [
             Series(words, points)
             for phase, words in PHASES.items()
             if (points := _points(rounds, phase, name))
         ]
-        drawn.append(line_chart(series, last, f"{name}, over rounds."))
+        drawn.append(line_chart(series, first, last, f"{name}, over rounds."))
     return ["<h2>Over the rounds</h2>", f'<div class="charts">{"".join(drawn)}</div>'] if any(drawn) else []
 
 
@@ -134,7 +134,7 @@ def _excluded(rounds: Sequence[RoundVerdict], history: dict[Node, NodeHistory]) 
         each.outcome for v in rounds for each in v.nodes.values() if each.outcome in PROVEN | ABSENT
     )
     told = ", ".join(f"{word} {count:,} times" for word, count in reasons.most_common())
-    shown = table(titles, lines, left=("client", "the last reason"))
+    shown = f'<div class="reasons">{table(titles, lines, left=("client", "the last reason"))}</div>'
     return [shown, f"<p>{escape(note)}{escape(' In all: ' + told + '.') if told else ''}</p>"]
 
 
@@ -142,7 +142,7 @@ def _declined(rounds: Sequence[RoundVerdict]) -> list[str]:
     lines = [[str(verdict.round), verdict.declined] for verdict in rounds if verdict.declined]
     if not lines:
         return []
-    shown = table(("round", "why"), lines[:MAX_LISTED], left=("why",))
+    shown = f'<div class="reasons">{table(("round", "why"), lines[:MAX_LISTED], left=("why",))}</div>'
     return ["<h2>Rounds that were declined</h2>", shown]
 
 
