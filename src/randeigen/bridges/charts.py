@@ -27,7 +27,7 @@ svg .grid { stroke: var(--line); stroke-width: 1 }
 .key svg { vertical-align: -4px; margin-right: .35rem }
 .charts { display: grid; gap: 1rem 2rem; 
   grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)) }
-.charts svg { width: 100%; height: auto }
+.charts svg { width: 100%; max-width: 34rem; height: auto }
 .reasons td:last-child { white-space: normal; min-width: 15rem }
 </style>"""
 
