@@ -14,6 +14,8 @@ from randeigen.types import Block, Geometry, Mask, Weights
 
 # Of the standard deviation along the top direction: less rounding than this does not show in the certificate.
 SMALLEST_VISIBLE_ROUNDING = 0.003
+# Rows that float32 adds up at once in main memory; sums of more are added up in float64, and round no more.
+MAX_SUMMED_ROWS = 256
 
 
 class RowSizes(NamedTuple):
@@ -44,6 +46,7 @@ class WeightedSum:
         self._weights_beside: Any = None  # the weights in the blocks' library, dtype and device
         self._size, self._count = size, int(np.count_nonzero(self.weights))
         self._itemsize, self._wide = 8, False
+        self._terms = self._count  # that are added up in one precision
         self._clipped: list[float] = []  # how far parts of a sum lay beyond the largest number
 
     def into(self, place: Any, block: Block) -> float | None:
@@ -73,7 +76,7 @@ class WeightedSum:
         if self._wide and moved <= self._smallest_visible() * self._size.scale:  # half precision moves more
             moved = 0.0
         off = (
-            (self._count + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
+            (self._terms + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
         )
         return moved + clipped + off * self._size.norm * self._size.scale
 
@@ -85,9 +88,12 @@ class WeightedSum:
     def in_float64(self, block: Block) -> bool:
         """Whether a float32 sum of these rows would be off by more than the certificate should show."""
         self._itemsize = working_size(block)
+        in_groups = isinstance(block, np.ndarray) and self._itemsize == 4
+        self._terms = min(self._count, MAX_SUMMED_ROWS + 1) if in_groups else self._count
         if self._size is None or self._itemsize == 8:
             return False
-        self._wide = (self._count + 2) * UNIT_ROUNDOFF[4] * self._size.norm > self._smallest_visible()
+        self._wide = (self._terms + 2) * UNIT_ROUNDOFF[4] * self._size.norm > self._smallest_visible()
+        self._terms = self._count if self._wide else self._terms
         return self._wide
 
     def _beside(self, block: Block) -> Any:
@@ -144,10 +150,21 @@ class WeightedSum:
         return joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
 
     def _total(self, w: Any, part: Block, place: Any = None) -> Any:
+        if place is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:
+            place[:] = self._total_in_groups(w, part)
+            return place
         first = self.runs[0]
         total = w[first] @ part[first] if place is None else np.matmul(w[first], part[first], out=place)
         for run in self.runs[1:]:
             total += w[run] @ part[run]
+        return total
+
+    def _total_in_groups(self, w: Any, part: Any) -> Any:
+        total = np.zeros(part.shape[1])
+        for run in self.runs:
+            for start in range(run.start, run.stop, MAX_SUMMED_ROWS):
+                some = slice(start, min(start + MAX_SUMMED_ROWS, run.stop))
+                total += w[some] @ part[some]
         return total
 
 

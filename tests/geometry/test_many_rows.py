@@ -297,3 +297,11 @@ def test_combinations_of_rows_can_be_measured() -> None:
     assert mixed.top_direction(np.ones(len(pairs))).variance == pytest.approx(exact, rel=0.3)
     assert mixed.check is not None
     assert mixed.check.top_direction(np.ones(len(pairs))).variance == pytest.approx(exact, rel=0.3)
+
+
+def test_sums_of_thousands_of_float32_rows_need_no_float64_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).standard_normal((3000, 40)).astype(np.float32) + 1
+    exact = randeigen.aggregate(rows.astype(np.float64), rule=rules.Mean(f=1)).mean
+    monkeypatch.setattr("randeigen.weighted_sum.WeightedSum._carefully", None)
+    result = randeigen.aggregate(rows, rule=rules.Mean(f=1))
+    assert np.linalg.norm(result.mean - exact) < 3e-7 * np.linalg.norm(exact)
