@@ -161,6 +161,18 @@ def test_the_command_takes_a_folder_of_records_and_replaces_nothing_unasked(
     assert CliRunner().invoke(app, ["report", str(results), "--json"]).exit_code == 2
 
 
+def test_a_folder_without_records_or_with_a_broken_one_is_named(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "empty")])
+    assert told.exit_code == 2
+    assert "holds no records" in told.output
+    broken = Job(cell("mnist/dba/randeigen"), 0, 15).path(results / "paper")
+    broken.write_text("[]")
+    told = CliRunner().invoke(app, ["report", str(results)])
+    assert told.exit_code == 2
+    assert broken.name in "".join(told.output.split())
+
+
 def test_every_experiment_is_on_the_page(results: Path) -> None:
     page = results / "report.html"
     write_report(results, page)

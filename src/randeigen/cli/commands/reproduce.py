@@ -76,7 +76,7 @@ def _list(experiment: str | None) -> None:
             print_line(cell.name)
     else:
         for name, each in EXPERIMENTS.items():
-            state = f"not yet: {each.needs}" if each.needs else f"{len(each.cells)} cells"
+            state = each.needs if each.needs else f"{len(each.cells)} cells"
             print_line(f"{name:<17} {each.title} ({state})")
         for name, measurement in MEASUREMENTS.items():
             print_line(f"{name:<17} {measurement.title}")
@@ -108,7 +108,9 @@ def _run(
 
     cells = chosen(name, patterns)
     if needs := experiment(name).needs:
-        raise UsageError(f"{name} cannot run yet: {needs}.")
+        raise UsageError(f"{name} is not run by this command: {needs}.")
+    if rounds is not None and name == "table:centralized":
+        raise UsageError(f"{name} is no federation and has no rounds; leave --rounds out.")
     jobs = [Job(cell, seed, rounds) for seed in seeds for cell in cells]
     for done, job in enumerate(jobs, 1):
         path, label = job.path(out), f"{done}/{len(jobs)} {job.cell.name} seed {job.seed}"

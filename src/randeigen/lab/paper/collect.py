@@ -43,6 +43,8 @@ class Records:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise BadFile(f"there is no folder {folder}; give one that `randeigen reproduce` wrote to.")
+        if not any(folder.rglob("*.json")):
+            raise BadFile(f"{folder} holds no records; `randeigen reproduce` writes them.")
         self.folder = folder
         self.paper = folder / "paper" if (folder / "paper").is_dir() else folder
 
