@@ -29,6 +29,8 @@ CHUNK = 100  # columns; the published 1,000 are as many as most rows of the grid
 BETTER = 0.95  # a bias below this fraction of the default's counts as better
 
 # The honest variance that some rules must be given. Nobody knows it in practice; here it is the true one.
+# Zhu's rules multiply it by sqrt(20) themselves; Algorithm 2 has a threshold of k times it, k from sqrt(20) to 9.
+GAMMA_FACTOR = math.sqrt(20)
 PROMISES = {name: key for name in RULES if (key := rule_class(name).known_variance)}
 TRUSTS = tuple(name for name in RULES if rule_class(name).trusts_a_row)
 SMALL = {name: reason for name in RULES if (reason := rule_class(name).only_small)}
@@ -100,7 +102,8 @@ def assumption_of(name: str) -> str:
     """What this rule is given that nobody knows in practice; empty for most rules."""
     last = name.split("+")[-1].partition(":")[0]
     if last in PROMISES:
-        return f"{PROMISES[last]}: true variance"
+        factor = "sqrt(20) times the " if PROMISES[last] == "gamma" else ""
+        return f"{PROMISES[last]}: {factor}true variance"
     return "an honest row" if last in TRUSTS else ""
 
 
@@ -173,7 +176,8 @@ def spelled(name: str, cell: Setting) -> str:
         return name
     honest, width = cell.rows[: cell.h], CHUNK if base.startswith("chunked") else cell.rows.shape[1]
     chunks = [honest[:, at : at + width] for at in range(0, honest.shape[1], width)]
-    promise = f"{PROMISES[base]}={max(map(honest_variance, chunks))!r}"
+    value = max(map(honest_variance, chunks)) * (GAMMA_FACTOR if PROMISES[base] == "gamma" else 1.0)
+    promise = f"{PROMISES[base]}={value!r}"
     promise += f",chunk={CHUNK}" if base.startswith("chunked") else ""
     return "+".join((*mixers, f"{last}{',' if ':' in last else ':'}{promise}"))
 
