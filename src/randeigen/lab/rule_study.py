@@ -29,7 +29,8 @@ CHUNK = 100  # columns; the published 1,000 are as many as most rows of the grid
 BETTER = 0.95  # a bias below this fraction of the default's counts as better
 
 # The honest variance that some rules must be given. Nobody knows it in practice; here it is the true one.
-# Zhu's rules multiply it by sqrt(20) themselves; Algorithm 2 has a threshold of k times it, k from sqrt(20) to 9.
+# Zhu's rules multiply it by sqrt(20) themselves; the paper's Algorithm 2 is given k times it, k from sqrt(20)
+# to 9.
 GAMMA_FACTOR = math.sqrt(20)
 PROMISES = {name: key for name in RULES if (key := rule_class(name).known_variance)}
 TRUSTS = tuple(name for name in RULES if rule_class(name).trusts_a_row)
