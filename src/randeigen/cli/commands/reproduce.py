@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ import typer
 from randeigen.cli.console import UsageError, exit_on_error, print_error, print_line
 from randeigen.cli.experiment_runs import ProgressLine, resumable
 from randeigen.cli.options import Device
+
+SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
 
 
 def reproduce(
@@ -90,8 +93,17 @@ def _measure(name: str, device: str, out: Path) -> None:
     if path.exists():
         print_error(f"{name}: already there, {path} (delete it to measure again)")
         return
-    line = ProgressLine()
-    record = MEASUREMENTS[name].run(device, line.keep if not line.on_terminal else line.update)
+    line, said = ProgressLine(), 0.0
+
+    def say(text: str) -> None:
+        nonlocal said
+        if line.on_terminal:
+            line.update(text)
+        elif time.monotonic() - said >= SECONDS_BETWEEN_LINES:  # a log is not flooded
+            said = time.monotonic()
+            line.keep(text)
+
+    record = MEASUREMENTS[name].run(device, say)
     line.clear()
     write_record(path, record)
     print_line(f"{name}: {record['made']['seconds']:g} s, {path}")
