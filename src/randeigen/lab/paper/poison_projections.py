@@ -19,7 +19,7 @@ from randeigen.provenance import commit
 from randeigen.torch import gram
 
 SHOWN = 600  # gradients of either kind at most
-# One restart: more make the poison a little better, and the figure no other.
+# One restart in place of the printed eight, which cost eight times as long.
 SHOWN_POISONS = {**POISONS, "gradient-matching": "matching:ball=16,share=0.01"}
 
 
