@@ -122,7 +122,8 @@ class TestMeasuring:
         cell = few_cells()[0]
         honest = cell.rows[: cell.h]
         variance = rule_study.honest_variance(honest)
-        assert rule_study.spelled("filtering", cell) == f"filtering:gamma={variance!r}"
+        # The paper's threshold is k times the variance, with k from sqrt(20) to 9.
+        assert rule_study.spelled("filtering", cell) == f"filtering:gamma={variance * math.sqrt(20)!r}"
         assert rule_study.spelled("nnm+no-regret", cell) == f"nnm+no-regret:sigma={variance!r}"
         assert rule_study.spelled("chunked-filtering", cell).endswith(f",chunk={rule_study.CHUNK}")
         assert rule_study.spelled("krum", cell) == "krum"
