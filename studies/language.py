@@ -19,6 +19,7 @@ import math
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from multiprocessing import get_context
@@ -121,32 +122,37 @@ def run_cells(options: argparse.Namespace) -> None:
     taken = dict[str, float]()  # the longest time of a cell of each rule
     setting = (options.encoder, options.task, options.clients, options.device)
     pool = ProcessPoolExecutor(options.workers, get_context("spawn"))
-    with pool:
-        running = dict[Future[dict[str, Any]], Cell]()
-        while waiting or running:
-            left = until - time.time()
-            ready = [cell for cell in waiting if cell == cell.base or cell.base in done]
-            ready = [cell for cell in ready if taken.get(cell.rule, 0.0) < left]
-            if ready and len(running) < options.workers and left > 0:
-                cell = ready[0]
-                waiting.remove(cell)
-                sigma = done[cell.base]["sigma"] if cell.base in done else 0.0
+    running = dict[Future[dict[str, Any]], Cell]()
+    while waiting or running:
+        left = until - time.time()
+        ready = [cell for cell in waiting if cell == cell.base or cell.base in done]
+        ready = [cell for cell in ready if taken.get(cell.rule, 0.0) < left]
+        if ready and len(running) < options.workers and left > 0:
+            cell = ready[0]
+            waiting.remove(cell)
+            sigma = done[cell.base]["sigma"] if cell.base in done else 0.0
+            try:
                 running[pool.submit(play_named, cell, sigma, until, *setting)] = cell
                 continue
-            if not running:
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell = running.pop(future)
-                try:
-                    record = future.result()
-                except Exception as error:  # one cell that fails must not cost the sitting
-                    print(f"{cell} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-                    continue
-                taken[cell.rule] = max(taken.get(cell.rule, 0.0), record["seconds"])
-                if is_whole(record):
-                    done[cell] = record
-                with options.out.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+            except BrokenProcessPool:  # its other cells have failed too: see below
+                waiting.insert(0, cell)
+        if not running:
+            break
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            cell = running.pop(future)
+            try:
+                record = future.result()
+            except Exception as error:  # one cell that fails must not cost the sitting
+                print(f"{cell} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                if isinstance(error, BrokenProcessPool) and not running:  # a process was killed: start anew
+                    pool = ProcessPoolExecutor(options.workers, get_context("spawn"))
+                continue
+            taken[cell.rule] = max(taken.get(cell.rule, 0.0), record["seconds"])
+            if is_whole(record):
+                done[cell] = record
+            with options.out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+    pool.shutdown()
     print(f"{len(waiting)} cells are left; the same command goes on", file=sys.stderr)
 
 
