@@ -249,6 +249,8 @@ def without(measured: ScaledGram, rows: list[int]) -> ScaledGram:
 
 def added(first: ScaledGram, second: ScaledGram) -> ScaledGram:
     """The Gram matrix of the columns of both."""
+    if first.exponents.max() == UNSET:
+        return second
     if np.array_equal(first.exponents, second.exponents):
         return ScaledGram(first.gram + second.gram, first.exponents)
     first, second = _unset_zeros(first), _unset_zeros(second)
@@ -276,7 +278,7 @@ def in_one_unit(measured: ScaledGram, unusable: Mask) -> GramInOneUnit:
     if by_minority and ((known > MIN_EXPONENT) & (known < MAX_EXPONENT)).any():
         typical = 0
     exponent = 0 if abs(typical) <= MAX_PLAIN_SQUARE_EXPONENT else max(-1000, min(typical // 2, 1000))
-    shift = exponents - exponent
+    shift = np.where(exponents == UNSET, 0, exponents - exponent)  # lines that are unset are 0
     # An origin farther away than can be squared is brought nearer, in its own direction.
     shift[-1] -= max(0, int(bits[-1]) - 2 * exponent - MAX_ORIGIN_EXPONENT + 1) // 2
     excess = np.maximum(bits[:-1] - 2 * exponent - MAX_EXPONENT, 0)

@@ -33,6 +33,8 @@ from randeigen.rows.vote import elect
 from randeigen.rows.walk import Foreign, Path, entry
 from randeigen.types import Answer, Block, Weights
 
+MAX_COUNTERS = 2**10  # numbers of an integer leaf that is decided together with others
+
 
 class RecordRows:
     """n records with the same leaves; floats are averaged, integers and bools decided by vote.
@@ -123,7 +125,8 @@ class RecordRows:
 
         def finish(weights: Weights) -> Any:
             values = dict(zip(self._averaged, leaves, strict=True))
-            values.update((k, self._carry(k, weights)) for k in self._carried)
+            values.update(self._carried_together(weights))
+            values.update((k, self._carry(k, weights)) for k in self._carried if k not in values)
             metadata = [self._metadata[row] for row in self._rows if weights[row] > 0]
             return rebuilt(self._entries, iter([values[k] for k in range(len(values))]), metadata)
 
@@ -133,6 +136,31 @@ class RecordRows:
         """None: nobody but the caller can write to them."""
         return ()
 
+    def _carried_together(self, weights: Weights) -> dict[int, Any]:
+        """Small integer and bool leaves on a device, such as counters: those of a dtype by one transfer."""
+        voters = [row for row in self._rows if weights[row] > 0]
+        first = self._rows[voters[0]]
+        groups: dict[Any, list[int]] = {}
+        for k in self._carried:
+            if not on_host(first[k]) and first[k].numel() <= MAX_COUNTERS:
+                groups.setdefault((first[k].device, first[k].dtype), []).append(k)
+        values: dict[int, Any] = {}
+        for leaves in groups.values():
+            flat_rows = [joined([self._rows[row][k].reshape(-1) for k in leaves]) for row in voters]
+            values.update(zip(leaves, self._decided(flat_rows, leaves, weights[voters]), strict=True))
+        return values
+
+    def _decided(self, flat_rows: list[Any], leaves: list[int], weights: Weights) -> list[Any]:
+        """Several leaves, given end to end for each voter, as tensors of their own."""
+        found, like = stacked_on_host(flat_rows), flat_rows[0]
+        decided = empty((len(like),), like.dtype, like)
+        decide_by_vote(decided, len(found), self._budget // 8, lambda at: (found[:, at], weights))
+        sizes = [math.prod(self._shapes[k]) for k in leaves]
+        return [
+            part.reshape(self._shapes[k]).clone()
+            for k, part in zip(leaves, decided.split(sizes), strict=True)
+        ]
+
     def _carry(self, k: int, weights: Weights) -> Any:
         """One integer or bool leaf, decided by the rows that have weight."""
         voters = [row for row in self._rows if weights[row] > 0]
@@ -140,9 +168,8 @@ class RecordRows:
         out = empty(tuple(leaves[0].shape), leaves[0].dtype, leaves[0])
 
         def read(columns: slice) -> tuple[Any, Weights]:
-            return stacked_on_host([flat(leaf, columns.start, columns.stop) for leaf in leaves]), weights[
-                voters
-            ]
+            values = stacked_on_host([flat(leaf, columns.start, columns.stop) for leaf in leaves])
+            return values, weights[voters]
 
         decide_by_vote(out.reshape(-1), len(voters), self._budget // 8, read)
         return out

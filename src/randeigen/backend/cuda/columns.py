@@ -105,13 +105,13 @@ def _columns_kernel(
             total = tl.zeros((COLUMNS,), FLOAT)
             plain = tl.zeros((COLUMNS,), FLOAT)
             if NETWORK:
-                values: Any = ()
+                values = ()
                 for i in tl.static_range(LINES):
                     row = tl.load(rows + i, mask=i < n, other=0).to(tl.pointer_type(DTYPE))
                     x = tl.load(row + c, mask=inside & (i < n), other=0.0).to(FLOAT)
                     total += tl.load(weights + i, mask=i < n, other=0.0).to(FLOAT) * x
                     plain += x
-                    values = values + (tl.where(i < n, x, float("inf")),)  # noqa: RUF005
+                    values = values + (tl.where(i < n, x, float("inf")),)  # type: ignore[assignment]  # noqa: RUF005
                 answer = network_sorted(values, n, f, KIND, FLOAT, BITS, LINES, COLUMNS)
             else:
                 at = tl.load(rows + line, mask=line < n, other=0).to(tl.pointer_type(DTYPE))

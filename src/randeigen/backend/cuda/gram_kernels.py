@@ -17,9 +17,11 @@ def _loaded(at, c, live, inside, MASKED: tl.constexpr):
 
 @jit
 def _step(
-    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, start, size, one, shrink,
+    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, shift, start, size,
+    one, shrink,
     PIVOT: tl.constexpr, SPLIT: tl.constexpr, ONE_TILE: tl.constexpr, MASKED: tl.constexpr,
     TILE: tl.constexpr, SEGMENTS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
+    TOUCH: tl.constexpr,
 ):  # fmt: skip
     """The products of a few strips, added to `whole`."""
     part = tl.zeros((TILE, TILE), tl.float32)
@@ -29,14 +31,20 @@ def _step(
         a = _loaded(at_i, c, live_i, inside, MASKED)
         if PIVOT:
             if MASKED:
-                x0 = tl.load(p0 + c, mask=inside, other=0.0)
-                x1 = tl.load(p1 + c, mask=inside, other=0.0)
-                x2 = tl.load(p2 + c, mask=inside, other=0.0)
+                within = c + shift < size
+                x0 = tl.load(p0 + c, mask=within, other=0.0)
+                x1 = tl.load(p1 + c, mask=within, other=0.0)
+                x2 = tl.load(p2 + c, mask=within, other=0.0)
             else:
                 x0, x1, x2 = tl.load(p0 + c), tl.load(p1 + c), tl.load(p2 + c)
             pivot = tl.maximum(tl.minimum(x0, x1), tl.minimum(tl.maximum(x0, x1), x2)).to(tl.float32)
+            if SEGMENTS > 1:  # each line has the columns of its own segment
+                pivot = tl.broadcast_to(pivot[:, None, :], (SEGMENTS, TILE // SEGMENTS, STRIP))
+                pivot = tl.reshape(pivot, (TILE, STRIP))
             away = -pivot * shrink  # the origin's line, so small that its square fits
             a = tl.where(live_i, a.to(tl.float32) - pivot, tl.where(origin_i, away, 0.0))
+        elif TOUCH:
+            a = tl.where(live_i, a, 0.0) if TOUCH == 1 else a * one
         if SPLIT:
             a_hi = a.to(tl.bfloat16)
             a_lo = a - a_hi.to(tl.float32)
@@ -66,6 +74,7 @@ def gram_kernel(
     DTYPE: tl.constexpr, ALIGN: tl.constexpr,
     PIVOT: tl.constexpr, SPLIT: tl.constexpr, ONE_TILE: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr, MOST: tl.constexpr,
+    TOUCH: tl.constexpr,
 ):  # fmt: skip
     """Products of two tiles of rows over the steps of one reader, added to its float64 matrix.
 
@@ -82,6 +91,7 @@ def gram_kernel(
     offset = tl.zeros((1, 1), tl.int32)
     if SEGMENTS > 1:
         offset = (line // ROWS * STRIP)[:, None]  # each line takes the columns from here
+    shift = (tl.arange(0, SEGMENTS) * STRIP)[:, None]  # and so does each line of the pivot
     tile = (reader * side + ti * TILE).to(tl.int64) * side + tj * TILE
     out = grams + tile + (line[:, None] * side + line[None, :])
     stride = readers * STEP  # from one step of this reader to the next
@@ -98,27 +108,33 @@ def gram_kernel(
                 done = 0
             left = length - begin
             full = tl.minimum((left + stride - STEP) // stride, MOST).to(tl.int32)
-            shift = tl.multiple_of(begin, STEP) + offset
+            at = tl.multiple_of(begin, STEP)
             to_i = tl.load(row + i, mask=i < n, other=0)
             to_j = tl.load(row + j, mask=j < n, other=0)
             live_i, live_j = (to_i != 0)[:, None], (to_j != 0)[:, None]
-            at_i = tl.multiple_of(to_i.to(tl.pointer_type(DTYPE)), ALIGN)[:, None] + shift
-            at_j = tl.multiple_of(to_j.to(tl.pointer_type(DTYPE)), ALIGN)[:, None] + shift
-            p0 = tl.multiple_of(tl.load(row + tl.load(three)).to(tl.pointer_type(DTYPE)), ALIGN) + shift
-            p1 = tl.multiple_of(tl.load(row + tl.load(three + 1)).to(tl.pointer_type(DTYPE)), ALIGN) + shift
-            p2 = tl.multiple_of(tl.load(row + tl.load(three + 2)).to(tl.pointer_type(DTYPE)), ALIGN) + shift
+            at_i = tl.multiple_of(to_i.to(tl.pointer_type(DTYPE)), ALIGN)[:, None] + (at + offset)
+            at_j = tl.multiple_of(to_j.to(tl.pointer_type(DTYPE)), ALIGN)[:, None] + (at + offset)
+            p0 = tl.multiple_of(tl.load(row + tl.load(three)).to(tl.pointer_type(DTYPE)), ALIGN) + (
+                at + shift
+            )
+            p1 = tl.multiple_of(tl.load(row + tl.load(three + 1)).to(tl.pointer_type(DTYPE)), ALIGN) + (
+                at + shift
+            )
+            p2 = tl.multiple_of(tl.load(row + tl.load(three + 2)).to(tl.pointer_type(DTYPE)), ALIGN) + (
+                at + shift
+            )
             for start in range(0, full * stride, stride):
                 whole = _step(
-                    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, start, 0,
-                    one, shrink,
-                    PIVOT, SPLIT, ONE_TILE, False, TILE, SEGMENTS, STRIP, STRIPS,
+                    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, shift,
+                    start, 0, one, shrink,
+                    PIVOT, SPLIT, ONE_TILE, False, TILE, SEGMENTS, STRIP, STRIPS, TOUCH,
                 )  # fmt: skip
             rest = full * stride
             if (full < MOST) & (rest < left):  # what is left at the end of a leaf: less than a step
                 whole = _step(
-                    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, rest,
+                    whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, shift, rest,
                     left.to(tl.int32), one, shrink,
-                    PIVOT, SPLIT, ONE_TILE, True, TILE, SEGMENTS, STRIP, STRIPS,
+                    PIVOT, SPLIT, ONE_TILE, True, TILE, SEGMENTS, STRIP, STRIPS, TOUCH,
                 )  # fmt: skip
             done += full + 1
     tl.store(out, tl.load(out) + whole.to(tl.float64))

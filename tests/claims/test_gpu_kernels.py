@@ -1,0 +1,160 @@
+"""The kernels that read rows where they lie on a GPU: every dtype and form, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen import rules
+from randeigen.geometry import measure
+from randeigen.rows import as_rows
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.gpu
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+# An entry's error relative to the two rows' norms: products of half precision are exact.
+ALLOWED = {"float16": 2e-6, "bfloat16": 2e-6, "float32": 1e-5, "float64": 1e-12}
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def on_gpu(n: int, d: int, dtype: str = "float32", offset: float = 0.0) -> Any:
+    made = torch.randn((n, d), generator=torch.Generator().manual_seed(0), dtype=torch.float64) + offset
+    return made.to("cuda", getattr(torch, dtype))
+
+
+def exact(rows: Any, pivot: tuple[int, int, int] | None) -> np.ndarray:
+    numbers = rows.double().cpu().numpy()
+    numbers = numbers - (0.0 if pivot is None else np.median(numbers[list(pivot)], axis=0))
+    return np.asarray(numbers @ numbers.T)
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [3, 4, 7, 16, 31, 63, 64, 100, 127, 128, 129, 300])
+@pytest.mark.parametrize("d", [1, 63, 5000, 2**17 + 3])
+@pytest.mark.parametrize("pivot", [None, (0, 1, 2)])
+def test_entries_are_those_of_float64(dtype: str, n: int, d: int, pivot: tuple[int, int, int] | None) -> None:
+    from randeigen.backend.cuda import gram_and_origin_exponent
+
+    rows = on_gpu(n, d, dtype)
+    found, exponent, claimed = gram_and_origin_exponent(rows, pivot)
+    right = exact(rows, pivot)
+    norms = np.maximum(np.sqrt(right.diagonal()), 1e-30)
+    off = abs(found[:-1, :-1] - right) / np.outer(norms, norms)
+    assert off.max() <= min(claimed, ALLOWED[dtype] if pivot is None else max(ALLOWED[dtype], 1e-5))
+    np.testing.assert_array_equal(found, found.T)
+    if pivot is not None:
+        middle = np.median(rows[:3].double().cpu().numpy(), axis=0)
+        assert found[-1, -1] * 4.0**exponent == pytest.approx(middle @ middle, rel=1e-4)
+
+
+@every_dtype
+@pytest.mark.parametrize("form", ["vectors", "state_dicts", "with another form among them", "unaligned"])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_every_form_has_the_answer_of_the_matrix(dtype: str, form: str, offset: float) -> None:
+    rows = on_gpu(20, 4321, dtype, offset)
+    records: list[Any] = list(rows)
+    if form == "state_dicts":
+        records = [
+            {
+                "a": row[:4000].reshape(40, 100),
+                "b": row[4000:4001],
+                "c": row[4001:],
+                "k": torch.tensor(i, device="cuda"),
+            }
+            for i, row in enumerate(rows)
+        ]
+    elif form == "with another form among them":
+        records[3] = {"a": rows[3]}
+        rows[3] = float("nan")
+    elif form == "unaligned":
+        records = [torch.cat((row[:1], row))[1:] for row in rows]
+    one, other = randeigen.aggregate(rows, f=3, seed=0), randeigen.aggregate(records, f=3, seed=0)
+    assert list(one.unusable) == list(other.unusable)
+    np.testing.assert_allclose(other.weights, one.weights, atol=1e-4)
+    mean = other.mean
+    if form == "state_dicts":
+        assert int(mean["k"]) in range(20)
+        mean = torch.cat([mean[key].reshape(-1) for key in "abc"])
+    assert mean.dtype == rows.dtype
+    np.testing.assert_allclose(
+        mean.double().cpu(), one.mean.double().cpu(), rtol=1e-2 if "16" in dtype else 1e-4, atol=1e-3
+    )
+    assert other.bias_bound == pytest.approx(one.bias_bound, rel=0.02)
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [5, 10, 33, 64, 65, 130])
+@pytest.mark.parametrize(
+    "rule",
+    [rules.Median(0.2), rules.TrimmedMean(0.2), rules.MeaMed(0.2), rules.Phocas(0.2), rules.Bulyan(0.2)],
+)
+def test_rules_by_column_have_the_answer_of_a_cpu(dtype: str, n: int, rule: Any) -> None:
+    if isinstance(rule, rules.Bulyan) and n < 4 * rule.stated_corrupt(n) + 3:
+        rule = rules.Bulyan(f=max((n - 3) // 4, 0))
+    rows = on_gpu(n, 3001, dtype)
+    rows[:, :500] = (rows[:, :500] * 2).round()  # equal numbers
+    here, there = (randeigen.aggregate(part, rule=rule, seed=0) for part in (rows, rows.cpu()))
+    np.testing.assert_allclose(
+        here.mean.double().cpu(), there.mean.double(), atol=1e-2 if "16" in dtype else 1e-5
+    )
+    assert here.bias_bound == pytest.approx(there.bias_bound, rel=0.01)
+    assert here.distance_to_mean == pytest.approx(there.distance_to_mean, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("what", ["plain", "NaN", "offset", "large"])
+@pytest.mark.parametrize("n", [200, 600])
+def test_many_rows_are_judged_on_the_device_as_on_a_cpu(dtype: str, what: str, n: int) -> None:
+    rows = on_gpu(n, 5000, dtype)
+    rows[: n // 10] += 0.5
+    if what == "NaN":
+        rows[3, 7] = float("nan")
+    elif what == "offset":
+        rows += 16
+    elif what == "large":
+        rows[3] = 1e30
+    here = randeigen.aggregate(rows, f=n // 10, seed=0)
+    there = randeigen.aggregate(rows.double().cpu().numpy(), f=n // 10, seed=0, geometry="gram")
+    assert list(here.unusable) == list(there.unusable)
+    np.testing.assert_allclose(here.weights, there.weights, atol=0.3 / n)
+    assert 0.97 * there.bias_bound <= here.bias_bound <= 1.1 * there.bias_bound + 0.5 * (dtype == "bfloat16")
+
+
+def test_two_waits_are_all() -> None:
+    import warnings
+
+    rows = on_gpu(50, 2**16)
+    randeigen.aggregate(rows, eps=0.1, seed=0)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            randeigen.aggregate(rows, eps=0.1, seed=0)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [
+        str(one.message) + f" {one.filename}:{one.lineno}" for one in seen if "synchroniz" in str(one.message)
+    ]
+    assert len(waits) <= 2, waits
+
+
+@every_dtype
+def test_half_precision_and_records_take_no_copies(dtype: str) -> None:
+    rows = on_gpu(40, 2**19, dtype)
+    records = [{"w": row} for row in rows]
+    for form in (rows, records):
+        randeigen.aggregate(form, eps=0.1, seed=0)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        randeigen.aggregate(form, eps=0.1, seed=0)
+        assert torch.cuda.max_memory_allocated() - before < 64e6
+
+
+def test_the_measured_geometry_of_many_rows_stays_on_the_device() -> None:
+    geometry, unusable = measure(as_rows(on_gpu(600, 5000)), seed=0)
+    assert not unusable
+    assert torch.is_tensor(geometry.gram)
