@@ -71,7 +71,7 @@ def _choose(
     """
     kind, eps_jl, native = _parse(kind)
     n, d = rows.n, rows.d
-    if kind in ("auto", "gram") and not rows.on_host and MIN_DEVICE_ROWS <= n <= min(d, MAX_DEVICE_ROWS):
+    if kind in ("auto", "gram") and MIN_DEVICE_ROWS <= n <= min(d, MAX_DEVICE_ROWS) and not rows.on_host:
         return DeviceGramAccumulator(n, seed)
     by_directions = want is Statistic.DIRECTIONS and rows.on_host
     if by_directions and (kind == "sketch" or (kind == "auto" and n >= MIN_FOLDED_ROWS)):
