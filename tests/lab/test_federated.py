@@ -262,6 +262,11 @@ class TestRounds:
         rows = [one.rows(1, one.info.initial_weights, *one.participants(1)) for one in (attacked, none)]
         assert torch.equal(*rows)
 
+    def test_an_attack_that_tries_the_rule_on_a_ruined_model_is_no_error(self) -> None:
+        federation = lab(FederatedConfig(clients=10, epochs=1, rule="mean", attack="adaptive"))
+        ruined = torch.full_like(federation.info.initial_weights, torch.nan)
+        assert "not finite" in federation.round(1, ruined, {})[2].note
+
     def test_a_ruined_model_is_reported_not_raised(self) -> None:
         federation = lab(FederatedConfig(clients=10, epochs=1, rule="mean", rounds=1))
         ruined = torch.full_like(federation.info.initial_weights, torch.nan)

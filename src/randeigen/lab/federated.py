@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -241,7 +242,8 @@ class Federation:
             sigma=self.task.sigma,
             weigh=lambda tried: self.aggregate(tried, rule, t).weights,
         )
-        rows[:m] = attack.craft(view.only(attack.sees), attack_rng)
+        with suppress(TooManyCorrupt, np.linalg.LinAlgError):  # a ruined model leaves nothing to attack with
+            rows[:m] = attack.craft(view.only(attack.sees), attack_rng)
         return rows
 
     def aggregate(self, rows: Tensor, rule: Rule, seed: int) -> Aggregate[Tensor]:
