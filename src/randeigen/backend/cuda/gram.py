@@ -28,7 +28,6 @@ from randeigen.backend.cuda.tables import addresses, alignment, in_steps, on_dev
 ADDITIONS = 512  # ordinary additions in float32 that a program makes before it adds to float64
 TILES_SIDE_BY_SIDE = 12  # pairs of tiles are taken in squares of this side, whose rows the cache can share
 MAX_READERS = 8  # programs that share the columns of a pair of tiles: each has a matrix of its own
-TOUCH = 0
 ENTRIES_AT_ONCE = 4096  # entries of all programs' matrices that one program adds up
 
 
@@ -81,7 +80,7 @@ def gram(
         grams, lengths.size, n, side, 1.0, 2.0**-exponent,
         DTYPE=triton_dtype(block.dtype), ALIGN=alignment(block, found),
         PIVOT=pivot, SPLIT=split, ONE_TILE=tiles == 1, TILE=shape.tile, ROWS=shape.rows,
-        STRIP=shape.strip, STRIPS=shape.strips, MOST=ADDITIONS // 2 - 1, TOUCH=TOUCH,
+        STRIP=shape.strip, STRIPS=shape.strips, MOST=ADDITIONS // 2 - 1,
         num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
     copies = readers * segments

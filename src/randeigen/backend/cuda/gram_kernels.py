@@ -21,7 +21,6 @@ def _step(
     one, shrink,
     PIVOT: tl.constexpr, SPLIT: tl.constexpr, ONE_TILE: tl.constexpr, MASKED: tl.constexpr,
     TILE: tl.constexpr, SEGMENTS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr,
-    TOUCH: tl.constexpr,
 ):  # fmt: skip
     """The products of a few strips, added to `whole`."""
     part = tl.zeros((TILE, TILE), tl.float32)
@@ -43,8 +42,6 @@ def _step(
                 pivot = tl.reshape(pivot, (TILE, STRIP))
             away = -pivot * shrink  # the origin's line, so small that its square fits
             a = tl.where(live_i, a.to(tl.float32) - pivot, tl.where(origin_i, away, 0.0))
-        elif TOUCH:
-            a = tl.where(live_i, a, 0.0) if TOUCH == 1 else a * one
         if SPLIT:
             a_hi = a.to(tl.bfloat16)
             a_lo = a - a_hi.to(tl.float32)
@@ -74,7 +71,6 @@ def gram_kernel(
     DTYPE: tl.constexpr, ALIGN: tl.constexpr,
     PIVOT: tl.constexpr, SPLIT: tl.constexpr, ONE_TILE: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr, MOST: tl.constexpr,
-    TOUCH: tl.constexpr,
 ):  # fmt: skip
     """Products of two tiles of rows over the steps of one reader, added to its float64 matrix.
 
@@ -127,14 +123,14 @@ def gram_kernel(
                 whole = _step(
                     whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, shift,
                     start, 0, one, shrink,
-                    PIVOT, SPLIT, ONE_TILE, False, TILE, SEGMENTS, STRIP, STRIPS, TOUCH,
+                    PIVOT, SPLIT, ONE_TILE, False, TILE, SEGMENTS, STRIP, STRIPS,
                 )  # fmt: skip
             rest = full * stride
             if (full < MOST) & (rest < left):  # what is left at the end of a leaf: less than a step
                 whole = _step(
                     whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, shift, rest,
                     left.to(tl.int32), one, shrink,
-                    PIVOT, SPLIT, ONE_TILE, True, TILE, SEGMENTS, STRIP, STRIPS, TOUCH,
+                    PIVOT, SPLIT, ONE_TILE, True, TILE, SEGMENTS, STRIP, STRIPS,
                 )  # fmt: skip
             done += full + 1
     tl.store(out, tl.load(out) + whole.to(tl.float64))
