@@ -25,6 +25,7 @@ from randeigen.types import Array, Block
 __all__ = ["gram_and_origin_exponent", "gram_on_device"]
 
 Three = tuple[int, int, int]
+MIN_KERNEL_COLUMNS = 64  # of fewer the rounding of a single product shows, and float64 costs nothing
 
 
 def gram_and_origin_exponent(
@@ -44,7 +45,7 @@ def gram_on_device(
 ) -> tuple[Any, int, float]:
     """The same, left where the rows are; nobody waits for it."""
     exponent = 0 if pivot_rows is None else _exponent_of_middle(block, pivot_rows, norms)
-    if takes(block) and working_size(block) == 4:
+    if takes(block) and working_size(block) == 4 and block.shape[1] >= MIN_KERNEL_COLUMNS:
         from randeigen.backend.cuda.gram import gram
 
         found, precision = gram(block, pivot_rows, exponent)
