@@ -1,4 +1,4 @@
-"""A page about a run: who had how much weight when, who was excluded and why, how far off it can be."""
+"""A page about a run: who had how much weight when, who was excluded and why, and the certificate."""
 
 from __future__ import annotations
 

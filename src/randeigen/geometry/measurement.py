@@ -38,8 +38,8 @@ MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least t
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 MIN_FOLDED_ROWS = 161  # rows from which rounds are few, and a folded sketch may cost less
-# Rows whose Gram matrix stays on the GPU that holds them. With fewer, a subspace that is kept leaves the weights
-# of rows at the edge of a Gaussian cloud undecided by 1e-3, where the host finds the direction to rounding.
+# Rows whose Gram matrix stays on the GPU that holds them. With fewer, a subspace that is kept leaves weights
+# at the edge of a Gaussian cloud undecided by 1e-3, where the host finds the direction to rounding.
 MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = 1025, 2**14
 NOT_FINITE = "not finite: it holds NaN or infinity"
 
@@ -103,7 +103,7 @@ def _parse(kind: str) -> tuple[str, float, bool]:
 
     The name carries them as the name of a rule carries its parameters: `gaussian:eps_jl=0.2,native=true`.
     """
-    name, colon, rest = kind.partition(":")
+    name, colon, rest = kind.partition(":") if isinstance(kind, str) else ("", "", "")
     given = dict(part.partition("=")[::2] for part in rest.split(",")) if colon else {}
     known = name in KINDS and (not colon or (name == "gaussian" and given.keys() <= {"eps_jl", "native"}))
     if known and given.get("native", "true") in ("true", "false"):
