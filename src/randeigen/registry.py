@@ -48,20 +48,22 @@ def as_rule(rule: RuleLike | None, eps: float | None, f: int | None) -> Rule:
     A plain function of the Gram matrix is a rule too.
     """
     given = {name: value for name, value in (("eps", eps), ("f", f)) if value is not None}
-    found = " and ".join(f"{name}={value}" for name, value in given.items()) or "neither"
-    if rule is None or isinstance(rule, str):
+    found = " and ".join(f"{name}={value}" for name, value in given.items()) or "none of them"
+    either = "exactly one of eps (the fraction of rows you fear) and f (their number)"
+    if rule is None:
         if len(given) != 1:
-            what = "rule" if rule is None else f"rule={rule!r}"
-            raise BadFraction(
-                "give exactly one of eps (the fraction of rows you fear) and f (their number)"
-                f"{', or a rule' if rule is None else f' with {what}'}; found {found}."
-            )
-        return RULES[DEFAULT](eps, f) if rule is None else build_rule(rule, eps, f)
+            raise BadFraction(f"give {either}, or a rule; found {found}.")
+        return RULES[DEFAULT](eps, f)
+    if isinstance(rule, str):
+        if len(given) != 1:
+            raise BadFraction(f"rule={rule!r} by itself is not a rule: give {either} with it; found {found}.")
+        return build_rule(rule, eps, f)
     if isinstance(rule, type) and issubclass(rule, (Rule, PreAggregator)):
-        raise BadParameter(f"rule={rule.__name__} is a class; make a rule of it: {rule.__name__}(eps=0.2).")
+        name = rule.__name__
+        raise BadParameter(f"rule={name} is not a rule but a class; make one of it: {name}(eps=0.2).")
     if isinstance(rule, Rule):
         if given:
-            raise BadFraction(f"give a rule, or one of eps and f; found rule={rule} and {found}.")
+            raise BadFraction(f"give exactly one of eps, f and a rule; found rule={rule} and {found}.")
         return rule
     if callable(rule) and not isinstance(rule, (type, PreAggregator)):
         return FunctionRule(eps, f, rule)

@@ -36,7 +36,7 @@ def test_a_rule_by_its_name_is_the_rule(name: str, told: dict[str, Any]) -> None
         ({"rule": "krumm", "f": 2}, BadParameter, "krum"),
         ({"rule": rules.Krum, "f": 2}, BadParameter, r"Krum\(eps=0.2\)"),
         ({"rule": rules.NNM(f=1)}, BadParameter, "is not a rule"),
-        ({"rule": rules.Krum(f=2), "f": 2}, BadFraction, "give a rule, or one of eps and f"),
+        ({"rule": rules.Krum(f=2), "f": 2}, BadFraction, "exactly one of eps, f and a rule"),
         ({"rule": 3}, BadParameter, "is not a rule"),
         ({}, BadFraction, "or a rule"),
     ],

@@ -74,6 +74,7 @@ def test_the_audit_names_every_byte_that_was_judged(home: Path) -> None:
     assert len(said["verdict"]["spreads"]) == len(said["verdict"]["bounds"]) == said["verdict"]["rounds"]
     assert said["call"] == {
         "rule": "randeigen", "eps": None, "f": 2, "seed": 4, "geometry": "auto", "on_excess": "raise",
+        "partition": "whole",
     }  # fmt: skip
     assert said["rule"] == {"name": "RandEigen", "eps": None, "f": 2, "removal": "soft"}
     assert {"randeigen", "numpy", "python", "platform"} <= said["versions"].keys()

@@ -73,13 +73,15 @@ def _checked(weights: Any, n: int, called: str) -> Array:
             raise TypeError
         found = found.astype(np.float64)
     except (TypeError, ValueError):
-        raise BadParameter(f"{called} returned {type(weights).__name__}, not weights; {asked}") from None
+        raise BadParameter(
+            f"{called} is not a rule: it returned {type(weights).__name__}, not weights; {asked}"
+        ) from None
     if found.shape != (n,):
-        raise BadParameter(f"{called} returned weights of shape {found.shape}; {asked}")
+        raise BadParameter(f"{called} is not a rule: it returned weights of shape {found.shape}; {asked}")
     if not np.isfinite(found).all() or (found < 0).any():
         wrong = found[~np.isfinite(found) | (found < 0)][0]
-        raise BadParameter(f"{called} returned a weight of {wrong}; {asked}")
+        raise BadParameter(f"{called} is not a rule: it returned a weight of {wrong}; {asked}")
     total = float(found.sum())
     if abs(total - 1) > SUM_TOLERANCE:
-        raise BadParameter(f"{called} returned weights that sum to {total:.6g}; {asked}")
+        raise BadParameter(f"{called} is not a rule: it returned weights that sum to {total:.6g}; {asked}")
     return np.asarray(found / total)
