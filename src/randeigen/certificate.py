@@ -140,6 +140,8 @@ def corruptible(weights: Array, f: int) -> tuple[float, float]:
 
 def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> float:
     """From scale · Σ wᵢ xᵢ to the plain mean of all rows here, in the caller's units."""
+    if geometry.beyond is not None:
+        return math.inf  # the plain mean holds a row that is further out than can be measured
     even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
     weights = np.where(abs(weights - even) < EQUAL_WEIGHT_TOLERANCE * even, even, weights)
     return geometry.scale * geometry.distance_between(weights, even)

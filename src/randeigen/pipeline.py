@@ -198,7 +198,7 @@ class StreamedRows:
         progress: Progress | None = None,
     ) -> Geometry:
         """Pass 1. Rows that plain sums cannot measure get the whole measurement, whatever is wanted."""
-        if want is not Statistic.GRAM and not self._rows.unusable:
+        if want not in (Statistic.GRAM, Statistic.DIRECTIONS) and not self._rows.unusable:
             partial = measure_partly(self._rows, want, trusted)
             if partial is not None:
                 self._unmeasured = want is Statistic.NONE

@@ -9,7 +9,6 @@ import numpy as np
 
 from randeigen.backend.arrays import largest_magnitudes, to_host_float64
 from randeigen.backend.chunking import parallel_map, parts, pieces
-from randeigen.backend.device_blocks import working_size
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
 from randeigen.geometry.products import (
@@ -133,11 +132,11 @@ class GramAccumulator:
     ) -> tuple[ScaledGram, float]:
         cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
         terms = parallel_map(lambda part: gram_of_scaled_rows(part, index, pivot, alone), cut)
-        return reduce(added, terms), rounding(self.n, cut[0].shape[1], working_size(block))
+        return reduce(added, terms), rounding(self.n, cut[0].shape[1], max(block.dtype.itemsize, 4))
 
     def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
         """Rows whose squares overflowed or, where those of the typical row are too small, underflowed."""
-        size = working_size(block)
+        size = max(block.dtype.itemsize, 4)
         large = ~(squares < LARGEST_EXACT_SQUARE[size]) & ~self.unusable
         overflowed: list[int] = np.flatnonzero(large).tolist()
         if overflowed:

@@ -6,6 +6,7 @@ Gram matrices together may be larger than the rows. Here all of such a run share
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -73,4 +74,12 @@ class MeasuredParts:
                 for key, each in self._accumulators.items()
                 if (key in runs) == batched
             }
-        return {key: replace(each, scale=each.scale / unit) for key, each in found.items()}
+        return {key: _in_unit(each, unit) for key, each in found.items()}
+
+
+def _in_unit(geometry: GramGeometry, unit: float) -> GramGeometry:
+    """The same in another unit; where no float holds that, every row off the pivot is too far out."""
+    scale = geometry.scale / unit
+    if 0 < scale < math.inf:
+        return replace(geometry, scale=scale)
+    return replace(geometry, scale=1.0, beyond=geometry.squared_norms_from_pivot() > 0)
