@@ -19,8 +19,8 @@ from randeigen.lab.tasks import Labels, Task
 
 LENGTH = 64  # tokens of a sentence, start, end and one free place included; longer ones are cut
 
-# The largest variance that 1,000 honest coordinates were measured to have at the default setting of the task,
-# over all rounds of a run without attack.
+# The order of the largest variance of 1,000 honest coordinates: on MiniLM without attack it was 4.9e-6 at a
+# learning rate of 2e-5 and 3.0e-5 at 5e-5. A study measures its own.
 SIGMA = 1e-5
 
 
