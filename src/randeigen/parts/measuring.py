@@ -6,7 +6,6 @@ Gram matrices together may be larger than the rows. Here all of such a run share
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -24,6 +23,8 @@ from randeigen.partition import Partition
 from randeigen.types import Index, Progress, Rows
 
 MAX_GRAM_NUMBERS = 2**27  # numbers of all Gram matrices that are kept between the passes
+
+MAX_SCALE = 2.0**400  # of a part beside the whole: with more, what is squared overflows or vanishes
 
 
 class MeasuredParts:
@@ -78,8 +79,8 @@ class MeasuredParts:
 
 
 def _in_unit(geometry: GramGeometry, unit: float) -> GramGeometry:
-    """The same in another unit; where no float holds that, every row off the pivot is too far out."""
+    """The same in another unit; where squares would not fit it, every row off the pivot is too far out."""
     scale = geometry.scale / unit
-    if 0 < scale < math.inf:
+    if 1 / MAX_SCALE < scale < MAX_SCALE:
         return replace(geometry, scale=scale)
     return replace(geometry, scale=1.0, beyond=geometry.squared_norms_from_pivot() > 0)

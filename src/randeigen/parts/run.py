@@ -127,6 +127,8 @@ def run(
     )
     half = assumed.certified > 0 and 2 * assumed.certified >= index.size
     bound = math.inf if half else combining.union.bound()
+    with np.errstate(over="ignore"):  # a bound beyond the largest number is infinite
+        bounds = combining.bounds * unit
     return Aggregate(
         mean,
         mean_weights,
@@ -141,7 +143,7 @@ def run(
             partition,
             _on_all(combining.weights, usable),
             combining.scales,
-            combining.bounds * unit,
+            bounds,
             own,
             combining.stops,
         ),

@@ -44,9 +44,11 @@ class FunctionRule(Rule):
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         squares = geometry.squared_norms()
-        gram = (squares[:, None] + squares - geometry.squared_distances()) / 2 * geometry.scale**2
-        assert self.function is not None
-        found = self.function(gram, f) if _takes_f(self.function) else self.function(gram)
+        with np.errstate(all="ignore"):  # of the largest rows it is infinite
+            gram = (squares[:, None] + squares - geometry.squared_distances()) / 2
+            gram = gram * geometry.scale * geometry.scale
+            assert self.function is not None
+            found = self.function(gram, f) if _takes_f(self.function) else self.function(gram)
         return Decision(Verdict(_checked(found, geometry.n, self._called()), Stop.DIRECT))
 
     def _called(self) -> str:
