@@ -60,7 +60,7 @@ def test_every_combination_has_a_record_and_none_is_run_twice(tmp_path: Path) ->
     assert "http" not in page
     assert page.count("<svg") == 4, "one chart for each attack and fraction"
     made = json.loads(next(iter(files.values())))["made"]
-    assert made["command"].startswith("randeigen ")
+    assert made["command"].startswith("randeigen")
     assert made["commit"]
     assert made["seconds"] > 0
 
