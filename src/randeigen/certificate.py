@@ -163,7 +163,7 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
     cut, kept = cut[:MAX_ROWS_COMPARED], kept[:: -(-kept.size // MAX_ROWS_COMPARED)]
     among_kept, among_cut = geometry.take(kept), geometry.take(cut)
     usual = _within(among_kept.squared_distances())
-    between = among_cut.squared_distances() - _blur(among_cut)
+    between = among_cut.squared_distances() - blur(among_cut)
     near, left = between <= NEIGHBOUR_RATIO * usual, np.ones(cut.size, dtype=bool)
     groups, variance = [], None
     while (members := _largest(near, left)).size >= least:
@@ -205,7 +205,7 @@ def _within(between: Array) -> float:
     return float(between.sum() - between.trace()) / (m * (m - 1)) if m > 1 else 0.0
 
 
-def _blur(geometry: Geometry) -> Array:
+def blur(geometry: Geometry) -> Array:
     """(n, n) what rounding can add to a squared distance."""
     squares = geometry.squared_norms_from_pivot()
     total = float(squares.sum())

@@ -13,7 +13,7 @@ import numpy as np
 from randeigen import advice, pipeline
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
-from randeigen.certificate import cut_together, distance_to_mean
+from randeigen.certificate import blur, cut_together, distance_to_mean
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.outcomes import KEPT, outcomes_of
 from randeigen.registry import as_rule
@@ -228,9 +228,7 @@ def _copies(geometry: Geometry, index: Index) -> tuple[tuple[int, ...], ...]:
     """Groups of rows that are nearer to each other than rounding can tell."""
     if geometry.n > MAX_ROWS_COMPARED:
         return ()
-    squares = geometry.squared_norms_from_pivot()
-    rounding = geometry.rounding_error(np.ones(geometry.n)) * geometry.n / max(float(squares.sum()), 1e-300)
-    near = geometry.squared_distances() <= 4 * rounding * (squares[:, None] + squares)
+    near = geometry.squared_distances() <= 2 * blur(geometry)
     groups: list[tuple[int, ...]] = []
     left = np.ones(geometry.n, dtype=bool)
     for row in range(geometry.n):

@@ -6,6 +6,18 @@ from typing import Annotated
 
 import typer
 
+from randeigen.types import GeometryKind
+
+Updates = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="UPDATES...", help="Files (.safetensors, .npz, .npy), folders of them, quoted patterns."
+    ),
+]
+SecretSeed = Annotated[
+    int | None, typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it.")
+]
+Geometry = Annotated[GeometryKind, typer.Option(help="How files are measured.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run on a CPU.")]
 Device = Annotated[str, typer.Option(help="cpu, or cuda where torch has one.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore what an earlier run left in DIR.")]

@@ -13,11 +13,12 @@ from randeigen.cli import audit as audits
 from randeigen.cli.aggregate_files import AggregateOptions, Fingerprints, aggregate_files, digest, write
 from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
 from randeigen.cli.input_files import check_apart, check_output, expand
+from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import FileOutcome, file_outcomes, show, summary
 from randeigen.registry import DEFAULT, build_rule
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging
-from randeigen.types import Aggregate, GeometryKind, OnExcess
+from randeigen.types import Aggregate, OnExcess
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,7 @@ class Output:
 
 
 def aggregate(
-    updates: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="UPDATES...", help="Files (.safetensors, .npz, .npy), folders of them, quoted patterns."
-        ),
-    ],
+    updates: Updates,
     out: Annotated[
         str, typer.Option(metavar="FILE", help="Where the mean goes; its suffix decides the format.")
     ],
@@ -55,11 +51,8 @@ def aggregate(
             "nnm+krum mixes rows first.",
         ),
     ] = DEFAULT,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it."),
-    ] = None,
-    geometry: Annotated[GeometryKind, typer.Option(help="How files are measured.")] = "auto",
+    seed: SecretSeed = None,
+    geometry: Geometry = "auto",
     on_excess: Annotated[
         OnExcess,
         typer.Option(help="More unusable files than f: stop with exit code 4, or go on without them."),

@@ -18,11 +18,11 @@ from randeigen.cli.aggregate_files import folder_of, without_path
 from randeigen.cli.console import exit_on_error, print_line, progress_bar
 from randeigen.cli.experiment_runs import print_table
 from randeigen.cli.input_files import check_output, expand
+from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import number
 from randeigen.pages import html_page, picture, table
 from randeigen.registry import DEFAULT
 from randeigen.rows.write import replacing
-from randeigen.types import GeometryKind
 
 if TYPE_CHECKING:
     from randeigen.inspection import Inspection
@@ -31,20 +31,12 @@ TEXT_COLUMN = advice.TITLES[-1]
 
 
 def inspect(
-    updates: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="UPDATES...", help="Files (.safetensors, .npz, .npy), folders of them, quoted patterns."
-        ),
-    ],
+    updates: Updates,
     rule: Annotated[
         str, typer.Option(metavar="NAME", help="How files are weighed; `randeigen rules` lists all.")
     ] = DEFAULT,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it."),
-    ] = None,
-    geometry: Annotated[GeometryKind, typer.Option(help="How files are measured.")] = "auto",
+    seed: SecretSeed = None,
+    geometry: Geometry = "auto",
     page: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write all of it, with pictures, as one .html file.")
     ] = None,
