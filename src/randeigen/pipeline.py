@@ -56,8 +56,22 @@ def run(
     progress: Progress | None = None,
 ) -> Aggregate:
     """Aggregate `rows` by `rule`, and certify. Reads them twice: once to measure, once to average."""
-    check_on_excess(on_excess)
     source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
+    return run_source(source, rule, seed, geometry, on_excess, row_weights, cap, progress)
+
+
+def run_source(
+    source: Source,
+    rule: Rule,
+    seed: int | None = None,
+    geometry: GeometryKind = "auto",
+    on_excess: OnExcess = "raise",
+    row_weights: Any = None,
+    cap: float = MAX_CLAIM_RATIO,
+    progress: Progress | None = None,
+) -> Aggregate:
+    """`run` for rows wherever they are: in this process, or spread over the ranks of a job."""
+    check_on_excess(on_excess)
     f = rule.assumed_corrupt(source.n)
     stated = max(f, rule.stated_corrupt(source.n))
     claims = None if row_weights is None else read_claims(row_weights, cap, source.n)
