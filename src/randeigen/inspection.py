@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ from randeigen.backend.random_streams import Stream
 from randeigen.certificate import blur, cut_together, distance_to_mean
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.outcomes import KEPT, outcomes_of
-from randeigen.registry import as_rule
+from randeigen.registry import RuleLike, as_rule
 from randeigen.rows import as_rows
 from randeigen.rules import Rule
 from randeigen.rules.base import assume
+from randeigen.showing import InLines, Pairs, named
 from randeigen.types import Array, Geometry, GeometryKind, Index, Mask, Progress, Statistic, Verdict
 
 EPS_GRID = tuple(round(0.05 * i, 2) for i in range(10))  # 0 to 0.45
@@ -28,8 +30,8 @@ AS_NARROW = 1.2  # times the narrowest spread: an eps whose spread is within thi
 MAX_ROWS_COMPARED = 2_000  # rows: of more no copies are looked for, and a picture shows so many
 
 
-@dataclass(frozen=True, eq=False)
-class Opinion:
+@dataclass(frozen=True, eq=False, repr=False)
+class Opinion(InLines):
     """What a rule makes of the rows at one eps."""
 
     eps: float | None  # None where f, or a rule, was given
@@ -51,8 +53,22 @@ class Opinion:
         """The share of the plain mean that is still in the answer: 1 if every row has its even share."""
         return float(np.minimum(self.weights, 1 / self.weights.size).sum())
 
+    def __repr__(self) -> str:
+        return f"<Opinion on {self.weights.size} rows at f={self.f}: bias_bound {self.bias_bound:.4g}>"
 
-@dataclass(frozen=True, eq=False)
+    def _lines(self) -> Pairs:
+        cut = np.flatnonzero(self.cut).tolist()
+        return [
+            ("f", f"{self.f} of {self.weights.size} rows may be corrupt"),
+            ("bias_bound", f"{self.bias_bound:.4g}: they can have moved the mean by at most this"),
+            ("weight_kept", f"{self.weight_kept:.1%} of the plain mean is still in the answer"),
+            ("distance_to_mean", f"{self.distance_to_mean:.4g} from the plain mean of the usable rows"),
+            ("spread", f"{self.spread:.4g}, the standard deviation along the top direction"),
+            ("cut", f"{len(cut)}: {named(cut)}" if cut else "none"),
+        ]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Inspection:
     """Rows that were measured once. `ask` costs no further reading of them."""
 
@@ -65,9 +81,7 @@ class Inspection:
     opinions: tuple[Opinion, ...]  # for every eps of the grid that covers the unusable rows
     copies: tuple[tuple[int, ...], ...]  # groups of rows that are equal, but for rounding
 
-    def ask(
-        self, eps: float | None = None, *, f: int | None = None, rule: Rule | str | None = None
-    ) -> Opinion:
+    def ask(self, eps: float | None = None, *, f: int | None = None, rule: RuleLike | None = None) -> Opinion:
         """What `RandEigen` with eps or f, a rule by name with either, or a rule would make of these rows.
 
         Raises:
@@ -132,8 +146,14 @@ class Inspection:
         lengths = self.geometry.scale * np.sqrt(np.maximum(values[:-3:-1], 0.0))
         return self.index[chosen], np.pad(vectors[:, :-3:-1] * lengths, ((0, 0), (0, 2 - min(2, few.n))))
 
+    def __repr__(self) -> str:
+        return f"<Inspection of {self.n} rows: {len(self.apart)} stand apart, {len(self.unusable)} unusable>"
+
     def __str__(self) -> str:
         return advice.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def cut_by(self, opinion: Opinion) -> list[int]:
         """The usable rows that have less than half of an even share of the weight there."""

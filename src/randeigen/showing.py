@@ -1,18 +1,38 @@
-"""How a result shows itself: some lines when printed, a table in a notebook."""
+"""How results show themselves: some lines when printed, a table in a notebook."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
 MAX_ROWS_NAMED = 10
 MAX_NOTES = 3
 MAX_NOTE_LENGTH = 160  # characters
 
 
-class Shown:
+Pairs: TypeAlias = list[tuple[str, str]]  # a name and what to say of it, one line each
+
+
+class InLines:
+    """Prints as aligned lines and is a table in a notebook: those of `_lines`."""
+
+    def _lines(self) -> Pairs:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        pairs = self._lines()
+        width = max(len(name) for name, _ in pairs)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in pairs)
+
+    def _repr_html_(self) -> str:
+        cells = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._lines())
+        style = "<style scoped>th, td { text-align: left !important }</style>"
+        return f"{style}<table>{''.join(cells)}</table>"
+
+
+class Shown(InLines):
     """What `print(result)`, the prompt and a notebook show of an `Aggregate`."""
 
     def __repr__(self) -> str:
@@ -20,27 +40,18 @@ class Shown:
         kept = int((result.weights > 0).sum())
         return f"<Aggregate of {result.weights.size} rows: {kept} kept, bias_bound {result.bias_bound:.4g}>"
 
-    def __str__(self) -> str:
-        pairs = _lines(self)
-        width = max(len(name) for name, _ in pairs)
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in pairs)
-
-    def _repr_html_(self) -> str:
-        cells = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in _lines(self))
-        style = "<style scoped>th, td { text-align: left !important }</style>"
-        return f"{style}<table>{''.join(cells)}</table>"
+    def _lines(self) -> Pairs:
+        return _lines_of(self)
 
 
-def _lines(result: Any) -> list[tuple[str, str]]:
+def _lines_of(result: Any) -> Pairs:
     weights, f = result.weights, result.f
     out = [int(i) for i in (weights == 0).nonzero()[0] if i not in result.unusable]
     pairs = [("mean", _form(result.mean))]
     if result.is_weighted_mean:
         kept = f"{weights.size - len(out) - len(result.unusable)} of {weights.size} rows"
-        pairs.append(("kept", kept + (f", without {_named(out)}" if out else "")))
-    if result.unusable:
-        reasons = "; ".join(_short(f"{i}: {why}") for i, why in list(result.unusable.items())[:MAX_NOTES])
-        pairs.append(("unusable", f"{_named(list(result.unusable))} ({reasons})"))
+        pairs.append(("kept", kept + (f", without {named(out)}" if out else "")))
+    pairs += unusable_lines(result.unusable)
     corrupt = f"{f} corrupt row{'' if f == 1 else 's'}"
     bound = f"{result.bias_bound:.4g}: {corrupt} can have moved the mean by at most this at these weights"
     if f == 0:
@@ -55,12 +66,19 @@ def _lines(result: Any) -> list[tuple[str, str]]:
     if not result.is_weighted_mean:
         pairs.append(("weights", "did not make this mean: see is_weighted_mean"))
     pairs.append(("seed", str(result.seed)))
-    notes = result.verdict.notes
-    pairs += [("note", _short(note)) for note in notes[:MAX_NOTES]]
-    pairs += (
-        [("note", f"and {len(notes) - MAX_NOTES} more in verdict.notes")] if len(notes) > MAX_NOTES else []
-    )
-    return pairs
+    return pairs + note_lines(result.verdict.notes, "verdict.notes")
+
+
+def unusable_lines(unusable: Mapping[int, str], kind: str = "row") -> Pairs:
+    """Rows that could not be used, with some of the reasons."""
+    reasons = "; ".join(_short(f"{i}: {why}") for i, why in list(unusable.items())[:MAX_NOTES])
+    return [("unusable", f"{named(list(unusable), kind)} ({reasons})")] if unusable else []
+
+
+def note_lines(notes: Sequence[str], field: str) -> Pairs:
+    """The first notes, and where the others are."""
+    more = [f"and {len(notes) - MAX_NOTES} more in {field}"] if len(notes) > MAX_NOTES else []
+    return [("note", _short(note)) for note in (*notes[:MAX_NOTES], *more)]
 
 
 def _form(mean: Any) -> str:
@@ -72,10 +90,11 @@ def _form(mean: Any) -> str:
     return f"{str(mean.dtype).removeprefix('torch.')} {kind} of shape {tuple(mean.shape)}"
 
 
-def _named(rows: Sequence[int]) -> str:
+def named(rows: Sequence[int], kind: str = "row") -> str:
+    """Some rows by their numbers: "rows 3, 5 and 8 more"."""
     shown = ", ".join(map(str, rows[:MAX_ROWS_NAMED]))
     more = f" and {len(rows) - MAX_ROWS_NAMED} more" if len(rows) > MAX_ROWS_NAMED else ""
-    return f"{'row' if len(rows) == 1 else 'rows'} {shown}{more}"
+    return f"{kind}{'' if len(rows) == 1 else 's'} {shown}{more}"
 
 
 def _short(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,55 @@ class TestAFunctionOfTheGramMatrix:
             randeigen.aggregate(cloud(), rule=lambda gram: weights, f=2)
 
 
+class TestConfigurationsHoldNames:
+    """In the laboratory, rules, attacks and servers are named as on the command line."""
+
+    @pytest.fixture(autouse=True)
+    def _lab(self) -> None:
+        pytest.importorskip("torch")
+
+    def test_they_take_the_grammar_of_the_command(self) -> None:
+        pytest.importorskip("sklearn")
+        config = randeigen.lab.FederatedConfig(
+            rule="nnm+krum", attack="mra:boost=5", server="adam:eta=0.01", clients=10, rounds=1, epochs=1
+        )
+        assert randeigen.lab.run(config).spec.rule == "nnm+krum"
+
+    @pytest.mark.parametrize(
+        ("told", "words"),
+        [
+            ({"rule": rules.Krum}, r"a class; a configuration holds names.*run\(config, rule="),
+            ({"rule": rules.Krum(f=2)}, r"a value; a configuration holds names"),
+            ({"attack": len}, "a configuration holds names"),
+            ({"server": 3}, "a configuration holds names"),
+            ({"f": 25}, "fewer than half of the 50 clients"),
+            ({"f": 5, "eps": 0.1}, "one of eps and f"),
+        ],
+    )
+    def test_what_is_no_name_is_explained(self, told: dict[str, Any], words: str) -> None:
+        with pytest.raises(BadParameter, match=words):
+            randeigen.lab.FederatedConfig(**told)
+
+    @pytest.mark.parametrize(
+        ("told", "words"),
+        [
+            ({"attack": "hidra"}, r"FederatedConfig\(attack='hidra'\)"),
+            ({"rule": "krum"}, r"FederatedConfig\(rule='krum'\)"),
+            ({"server": "adam"}, r"FederatedConfig\(server='adam'\)"),
+            ({"rule": rules.Krum}, r"make one of it: Krum"),
+        ],
+    )
+    def test_a_name_beside_the_configuration_is_sent_there(self, told: dict[str, Any], words: str) -> None:
+        with pytest.raises(BadParameter, match=words):
+            randeigen.lab.run(randeigen.lab.FederatedConfig(clients=5, rounds=1), **told)
+
+    def test_f_is_a_number_of_clients(self) -> None:
+        config = randeigen.lab.FederatedConfig(clients=50, f=7)
+        assert config.eps == 7 / 50
+        assert replace(config, rounds=3).eps == 7 / 50
+        assert "f" not in asdict(config), "records hold eps"
+
+
 class TestAResultReads:
     @pytest.mark.parametrize("n", [3, 200])
     @pytest.mark.parametrize("rule", ["randeigen", "median"])
@@ -106,6 +156,14 @@ class TestAResultReads:
         assert "<table>" in html
         assert "&lt;b&gt;" in html
         assert "<b>" not in html
+
+    def test_so_do_inspections_and_their_opinions(self) -> None:
+        rows = cloud(200, 400)
+        found = randeigen.inspect(rows, seed=1)
+        for value in (found, found.ask(f=2)):
+            assert len(repr(value)) < 100
+            assert len(str(value).splitlines()) <= 24
+            assert value._repr_html_().startswith("<")
 
     def test_the_prompt_shows_one_line(self) -> None:
         assert repr(randeigen.aggregate(cloud(), f=2)).startswith(

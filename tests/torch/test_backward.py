@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +379,37 @@ def test_losses_that_cannot_be_judged_are_refused_with_advice(losses: Any, advic
     with pytest.raises(BadModel, match=advice):
         randeigen.torch.backward(losses(model, x, y), model, eps=0.1)
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("other", "advice"),
+    [
+        (lambda model: nn.Sequential(nn.Linear(6, 8), nn.Tanh()), r"none of the 2 .* Sequential .*Linear"),
+        (copy.deepcopy, "the very model .* not a copy"),
+        (lambda model: nn.Tanh(), "Tanh has no parameters"),
+        (lambda model: nn.Linear(3, 3).requires_grad_(False), "frozen"),
+    ],
+)
+@pytest.mark.parametrize("ask", [randeigen.torch.gram, partial(randeigen.torch.backward, eps=0.1)])
+@pytest.mark.parametrize("n", [1, 10])
+def test_a_model_that_did_not_make_the_losses_is_told_from_the_one_that_did(
+    other: Any, advice: str, ask: Any, n: int
+) -> None:
+    model, x, y = classifier(10)
+    with pytest.raises(BadModel, match=advice):
+        ask(each(model, x[:n], y[:n]), other(model))
+
+
+def test_a_verdict_reads_on_a_screen_and_in_a_notebook() -> None:
+    model, x, y = classifier(200, poisoned=4)
+    x[9] = NAN
+    for options in ({}, {"groups": torch.arange(200) % 20}, {"directions": True}):
+        verdict = randeigen.torch.backward(each(model, x, y), model, eps=0.1, **options)
+        assert len(repr(verdict)) < 100
+        assert len(str(verdict).splitlines()) <= 12
+        assert max(map(len, str(verdict).splitlines())) <= 300
+        assert "unusable" in str(verdict)
+        assert "<table>" in verdict._repr_html_()
 
 
 @pytest.mark.slow

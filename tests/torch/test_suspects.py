@@ -140,6 +140,13 @@ class Plain(Dataset[Any]):
         return self.x[index], int(self.y[index])
 
 
+class Dicts(Plain):
+    """As Hugging Face has them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"pixels": self.x[index], "label": self.y[index]}
+
+
 class Targeted(Plain):
     """As torchvision has them."""
 
@@ -158,6 +165,40 @@ def test_the_form_of_the_data_set_changes_nothing(form: Any) -> None:
     assert torch.equal(one.scores, two.scores)
 
 
+def test_inputs_in_a_dict_are_the_keyword_arguments_of_the_model() -> None:
+    class Keyword(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, *, pixels: Any) -> Any:
+            return self.inner(pixels)
+
+    x, y, _ = clouds(120, 6)
+    pairs: Any = [({"pixels": e["pixels"]}, e["label"]) for e in (Dicts(x, y)[i] for i in range(120))]
+    one, two = Suspects(TensorDataset(x, y), 0.1, seed=1), Suspects(pairs, 0.1, seed=1)
+    one.judge(net(), criterion)
+    two.judge(Keyword(), criterion)
+    assert torch.equal(one.scores, two.scores)
+
+
+def test_targets_of_a_regression_are_judged_together_where_asked() -> None:
+    x, _, _ = clouds(120, 6)
+    data = TensorDataset(x, x[:, 0])
+    suspects = Suspects(data, 0.1, labels=[0] * 120)
+    suspects.judge(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), nn.MSELoss(reduction="none"))
+    assert int((suspects.weights == 0).sum()) == 24
+    assert Suspects(TensorDataset(x, (x[:, 0] > 0).float()), 0.1).n == 120, "0.0 and 1.0 are classes"
+
+
+def test_f_is_a_number_of_examples() -> None:
+    x, y, _ = clouds(120, 6)
+    suspects = Suspects(TensorDataset(x, y), f=7)
+    assert suspects.eps == 7 / 120
+    suspects.judge(net(), criterion)
+    assert int((suspects.weights == 0).sum()) == 14
+
+
 def test_a_run_that_is_resumed_remembers() -> None:
     x, y, _ = clouds(200, 10)
     one, two = (Suspects(TensorDataset(x, y), 0.1, seed=1) for _ in range(2))
@@ -170,6 +211,8 @@ def test_a_run_that_is_resumed_remembers() -> None:
     assert torch.equal(one.scores, two.scores)
     with pytest.raises(BadFile, match="memory of 200 examples"):
         Suspects(TensorDataset(x[:50], y[:50]), 0.1).load_state_dict(one.state_dict())
+    with pytest.raises(BadFile, match="no memory of Suspects: it lacks sums"):
+        two.load_state_dict(model.state_dict())
 
 
 def test_judging_leaves_model_and_gradients_as_they_were() -> None:
@@ -266,7 +309,17 @@ def test_a_minority_does_not_set_the_scale() -> None:
             lambda x, y: Suspects(TensorDataset(x, y), 0.1).judge(net(), nn.CrossEntropyLoss()),
             'reduction="none"',
         ),
-        (lambda x, y: Suspects(TensorDataset(x, x, y), 0.1).judge(net(), criterion), "gives 3 parts"),
+        (lambda x, y: Suspects(TensorDataset(x, x, y), 0.1), "gives 3 parts"),
+        (lambda x, y: Suspects(TensorDataset(x, y)), "exactly one of eps"),
+        (lambda x, y: Suspects(TensorDataset(x, y), 0.1, f=3), "exactly one of eps"),
+        (lambda x, y: Suspects(TensorDataset(x, y), f=30), "f=30; give how many of the 60 examples"),
+        (lambda x, y: Suspects(TensorDataset(x, y), "a few"), "eps=a few"),  # type: ignore[arg-type]
+        (lambda x, y: Suspects(Dicts(x, y), 0.1), "keys 'pixels', 'label'.*keyword arguments of the model"),
+        (lambda x, y: Suspects(Dicts(x, y), 0.1, labels=y), "keys 'pixels', 'label'"),
+        (lambda x, y: Suspects({"x": x, "y": y}, 0.1), "dict without an entry 0"),  # type: ignore[arg-type]
+        (lambda x, y: Suspects(list(x), 0.1), "is a Tensor, without a label"),  # type: ignore[arg-type]
+        (lambda x, y: Suspects(TensorDataset(x, x[:, 0]), 0.1), r"60 different.*regression.*labels=\[0\]"),
+        (lambda x, y: Suspects(TensorDataset(x, y), 0.1, labels=[None] * 60), "NoneType"),
     ],
 )
 def test_mistakes_are_explained(make: Any, message: str) -> None:

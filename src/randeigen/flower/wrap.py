@@ -141,5 +141,5 @@ def _known(name: str) -> tuple[type, ...]:
 class RobustFedAvg(RobustRounds):
     """`robust(FedAvg(...), eps)` in one call; takes FedAvg's arguments by name."""
 
-    def __init__(self, eps: float, **fedavg: Any) -> None:
-        self.__dict__.update(vars(robust(FedAvg(**fedavg), eps)))
+    def __init__(self, eps: float | None = None, *, f: int | None = None, **fedavg: Any) -> None:
+        self.__dict__.update(vars(robust(FedAvg(**fedavg), eps, f=f)))

@@ -5,7 +5,7 @@ The field names of `FederatedConfig` and `CentralizedConfig` are the JSON keys o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -78,12 +78,22 @@ class FederatedConfig:
     optimizer: str | None = None  # of local training: sgd or adamw; None: the task's
     steps: int | None = None  # the most local steps of a round; None: the task's; 0: all of the epochs
     parts: str = WHOLE  # what the rule judges on its own, as `partition` of `randeigen.aggregate`
+    f: InitVar[int | None] = None  # how many clients are Byzantine, in place of eps, which records hold
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, f: int | None) -> None:
+        for name, value in (("task", self.task), ("attack", self.attack), ("rule", self.rule)):
+            check_is_name(name, value)
+        check_is_name("server", self.server)
+        if f is not None:
+            if self.eps != FederatedConfig.eps:
+                raise BadFraction(f"give one of eps and f; found eps={self.eps} and f={f}.")
+            if not 0 <= 2 * f < self.clients:
+                raise BadFraction(f"f={f}; give fewer than half of the {self.clients} clients.")
+            object.__setattr__(self, "eps", f / self.clients)
         counts = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
-        for name, value in counts.items():
-            if value is not None and value < 1:
-                raise BadParameter(f"{name}={value}; give 1 or more.")
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise BadParameter(f"{name}={count}; give 1 or more.")
         for name, share in (("eps", self.eps), ("feared", self.feared)):
             if share is not None and not 0 <= share < 0.5:
                 raise BadFraction(f"{name}={share}; give the Byzantine fraction of the clients, in [0, 0.5).")
@@ -172,6 +182,7 @@ class CentralizedConfig:
     rate: float = 0.1  # the learning rate
 
     def __post_init__(self) -> None:
+        check_is_name("attack", self.attack)
         for name, value, known in (
             ("task", self.task, TRAINED_ON),
             ("defence", self.defence, DEFENCES),
@@ -206,6 +217,29 @@ class CentralizedConfig:
     def rng(self, stream: CentralizedStream, t: int = 0) -> Generator:
         """Random numbers of one stream and one epoch: a resumed run draws the same."""
         return np.random.default_rng([self.seed, stream, t])
+
+
+def check_is_name(field: str, value: object) -> None:
+    """Refuse a rule or an attack where a configuration holds its name."""
+    if not isinstance(value, str):
+        kind = "class" if isinstance(value, type) else "value"
+        raise BadParameter(
+            f"{field}={value!r:.80} is a {kind}; a configuration holds names, as the command does "
+            f'("nnm+krum", "mra:boost=5", "adam:eta=0.01"). One of your own goes beside it: '
+            f"run(config, {field}=...)."
+        )
+
+
+def check_is_own(field: str, value: object) -> None:
+    """Refuse a name or a class where `run` takes a rule, an attack, a server or a task of one's own."""
+    if isinstance(value, str):
+        raise BadParameter(
+            f"{field}={value!r} is a name; names go into the configuration, which the record keeps: "
+            f"FederatedConfig({field}={value!r})."
+        )
+    if isinstance(value, type):
+        name = value.__name__
+        raise BadParameter(f"{field}={name} is a class; make one of it: {name}(...).")
 
 
 def fitting_batch(batch: int, images: int) -> int:

@@ -21,7 +21,7 @@ from randeigen.errors import BadParameter, TooManyCorrupt
 from randeigen.geometry.gram_batch import chunk_variances
 from randeigen.lab import clients, servers, tasks
 from randeigen.lab.clients import SimulatedClients
-from randeigen.lab.config import FederatedConfig, FederatedStream, LocalTraining
+from randeigen.lab.config import FederatedConfig, FederatedStream, LocalTraining, check_is_own
 from randeigen.lab.devices import as_data, device_named, few_threads
 from randeigen.lab.partition import Index, Shares, dirichlet, iid
 from randeigen.lab.results import Checkpoint, FederatedRecord, RoundMetrics, number, versions
@@ -132,6 +132,8 @@ class Federation:
         device: str = "cpu",
     ) -> Federation:
         """Build what `spec` names and is not given, split the data and bring everything to the device."""
+        for name, own in (("task", task), ("attack", attack), ("rule", rule), ("server", server)):
+            check_is_own(name, own)
         task = task or tasks.build(spec.task)
         spec = spec.resolve(task)
         attack = attacks.build(spec.attack) if attack is None else attack

@@ -19,9 +19,11 @@ from randeigen.pipeline import judge as judge_rows
 from randeigen.registry import RuleLike, as_rule
 from randeigen.rules import RandEigen, Rule
 from randeigen.rules.base import Assumed, assume, check_on_excess
+from randeigen.showing import InLines, Pairs, named, note_lines, unusable_lines
 from randeigen.types import Array, Mask, OnExcess, Verdict, Weights
 
 MIN_GROUP_SIZE = 5  # examples: groups of fewer have no majority to speak of, and are judged together
+MAX_GROUPS_SHOWN = 12
 SMALL_GROUPS_LABEL = "small groups"
 
 
@@ -52,8 +54,8 @@ class Group:
     bias_bound: float | None
 
 
-@dataclass(frozen=True)
-class BatchVerdict:
+@dataclass(frozen=True, repr=False)
+class BatchVerdict(InLines):
     """What was decided about the examples of a batch; `randeigen.torch.backward` returns it.
 
     `bias_bound`: f corrupt rows can have moved the answer by at most this at these weights: it is that close
@@ -104,6 +106,29 @@ class BatchVerdict:
     def left_out(self) -> NDArray[np.intp]:
         """Indices of the examples of weight 0."""
         return np.flatnonzero(self.weights == 0)
+
+    def __repr__(self) -> str:
+        bound = "none" if self.bias_bound is None else f"{self.bias_bound:.4g}"
+        kept = int(self.kept.sum())
+        return f"<BatchVerdict on {self.weights.size} examples: {kept} kept, bias_bound {bound}>"
+
+    def _lines(self) -> Pairs:
+        out = [i for i in self.left_out.tolist() if i not in self.unusable]
+        kept = f"{int(self.kept.sum())} of {self.weights.size} examples"
+        bound = "none: directions were judged"
+        if self.bias_bound is not None:
+            bound = f"{self.bias_bound:.4g}: the corrupt examples can have moved the gradient by at most this"
+        groups = [f"{group.label} ({group.examples.size})" for group in self.groups[:MAX_GROUPS_SHOWN]]
+        groups += [f"and {len(self.groups) - MAX_GROUPS_SHOWN} more"] * (len(self.groups) > MAX_GROUPS_SHOWN)
+        return [
+            ("kept", kept + (f", without {named(out, 'example')}" if out else "")),
+            *unusable_lines(self.unusable, "example"),
+            ("bias_bound", bound),
+            ("distance_to_mean", f"{self.distance_to_mean:.4g} from the gradient of the mean loss"),
+            *([("groups", ", ".join(groups))] if len(self.groups) > 1 else []),
+            ("seed", str(self.seed)),
+            *note_lines(self.notes, "notes"),
+        ]
 
 
 def rule_for(eps: float | None, f: int | None, rule: RuleLike | None, on_excess: OnExcess = "raise") -> Rule:

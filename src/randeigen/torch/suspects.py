@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
 from randeigen.errors import BadFile, BadFraction, BadParameter
 from randeigen.pipeline import checked_seed
 from randeigen.rows.write import replacing
 from randeigen.torch.gram import gram
+from randeigen.torch.labelled_pairs import batch_of, labels_of
 from randeigen.torch.suspicion_score import robust_z_score, suspicion_scores
 from randeigen.types import Progress
 
@@ -46,8 +47,10 @@ class Suspects:
     epochs. Holds a few numbers per example and, while it judges, the Gram matrix of one group.
 
     Parameters:
-        dataset: gives (input, label) by index and has a length.
+        dataset: gives (input, label) by index and has a length. An input that is a dict is given to the model
+            as keyword arguments.
         eps: the fraction of examples that may be poisoned, in [0, 0.5). At most 2·eps are left out.
+        f: their number, in place of `eps`.
         labels: (n,) one class per example. By default the data set's `targets` or `labels`, the last tensor
             of a TensorDataset, or what reading the data set once gives.
         group: how many examples are scored together: lower it where the model's activations of 800 do not
@@ -55,7 +58,7 @@ class Suspects:
         seed: makes the judgements reproducible.
 
     Raises:
-        BadFraction: `eps` is out of range.
+        BadFraction: `eps` or `f` is out of range, or not exactly one of them is given.
         BadParameter: `dataset`, `labels`, `group` or `seed` cannot be used.
 
     Examples:
@@ -79,21 +82,21 @@ class Suspects:
     def __init__(
         self,
         dataset: Dataset[Any],
-        eps: float,
+        eps: float | None = None,
         *,
+        f: int | None = None,
         labels: Any = None,
         group: int = GROUP_SIZE,
         seed: int | None = None,
     ) -> None:
-        if not 0 <= eps < 0.5:
-            raise BadFraction(f"eps={eps}; give the fraction of examples that may be poisoned, in [0, 0.5).")
         if group < 2:
             raise BadParameter(
                 f"group={group}; give how many examples to judge together, such as {GROUP_SIZE}."
             )
-        self.dataset, self.eps, self.group = dataset, eps, group
-        self.labels = _labels(dataset, labels)
+        self.dataset, self.group = dataset, group
+        self.labels = labels_of(dataset, labels)
         self.n = len(self.labels)
+        self.eps, self._most = _assumed(eps, f, self.n)
         self.judgements = 0
         self.weights = torch.ones(self.n)  # 0 for those left out, for a weighted loss or a sampler
         self.seed = secrets.randbits(63) if seed is None else checked_seed(seed)
@@ -118,7 +121,8 @@ class Suspects:
 
         Parameters:
             model: as it is being trained.
-            criterion: `criterion(model(x), y)` is one loss per example (`reduction="none"`).
+            criterion: `criterion(model(x), y)` is one loss per example (`reduction="none"`); it is
+                `model(**x)` where x is a dict.
             progress: called with "judging", the number of examples done and the number of all.
 
         Returns:
@@ -126,7 +130,6 @@ class Suspects:
 
         Raises:
             BadModel: the losses are no vector, or the model cannot be taken apart example by example.
-            BadParameter: the data set does not give pairs (input, label).
         """
         measured = torch.zeros(2, self.n, dtype=torch.float64)
         done, generator = 0, torch.Generator().manual_seed(self.seed + self.judgements)
@@ -175,6 +178,11 @@ class Suspects:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a checkpoint; `BadFile` where it is one of another data set."""
+        missing = [name for name in self.state_dict() if name not in state]
+        if missing:
+            raise BadFile(
+                f"this is no memory of Suspects: it lacks {', '.join(missing)}; give its state_dict."
+            )
         if len(state["sums"]) != self.n:
             raise BadFile(f"this is the memory of {len(state['sums'])} examples; the data set has {self.n}.")
         self._score_sums, self.weights = state["sums"].cpu().clone(), state["weights"].cpu().clone()
@@ -194,8 +202,8 @@ class Suspects:
         indices: NDArray[np.intp],
         generator: torch.Generator,
     ) -> Tensor:
-        x, y = _batch(self.dataset, indices, next(model.parameters()).device)
-        losses = criterion(model(x), y)
+        x, y = batch_of(self.dataset, indices, next(model.parameters()).device)
+        losses = criterion(model(**x) if isinstance(x, dict) else model(x), y)
         products, losses = gram(losses, model), losses.detach()
         usable = torch.isfinite(products.diagonal()) & torch.isfinite(losses)
         scores = torch.full((2, len(indices)), torch.inf, dtype=torch.float64)
@@ -205,8 +213,7 @@ class Suspects:
         return scores
 
     def _weights_from_scores(self) -> Tensor:
-        most = int(min(2 * self.eps, 0.5) * self.n)
-        worst = torch.from_numpy(self.ranking())[:most]
+        worst = torch.from_numpy(self.ranking())[: self._most]
         if self.judgements > EARLY_JUDGEMENTS:
             worst = worst[self.scores[worst] > MAX_SCORE]
         weights = torch.ones(self.n)
@@ -229,35 +236,20 @@ class _WithIndex(Dataset[Any]):
         return (*self.dataset[index], index)
 
 
-def _labels(dataset: Any, given: Any) -> NDArray[Any]:
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
-        raise BadParameter(
-            f"dataset must give (input, label) by index and have a length, found {type(dataset).__name__}; "
-            "wrap tensors in torch.utils.data.TensorDataset(x, y)."
+def _assumed(eps: float | None, f: int | None, n: int) -> tuple[float, int]:
+    """The fraction that may be poisoned, and how many examples are left out at most."""
+    if (eps is None) == (f is None):
+        raise BadFraction(
+            "give exactly one of eps (the fraction of examples that may be poisoned) and f (their number); "
+            f"found eps={eps} and f={f}."
         )
-    for name in ("targets", "labels"):
-        given = getattr(dataset, name, None) if given is None else given
-    if given is None and isinstance(dataset, TensorDataset):
-        given = dataset.tensors[-1]
-    if given is None:
-        given = [dataset[i][1] for i in range(len(dataset))]
-    labels = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
-    if labels.shape != (len(dataset),):
-        raise BadParameter(
-            f"labels have shape {labels.shape}, but the data set has {len(dataset)} examples; give one label "
-            "for each (for targets that are no classes: labels=[0] * len(dataset) judges all together)."
-        )
-    return labels
-
-
-def _batch(dataset: Any, indices: NDArray[np.intp], device: torch.device) -> tuple[Any, Any]:
-    if isinstance(dataset, TensorDataset):
-        parts = dataset[torch.from_numpy(indices)]
-    else:
-        parts = default_collate([dataset[i] for i in indices.tolist()])
-    if len(parts) != 2:
-        raise BadParameter(f"the data set gives {len(parts)} parts for an example; give (input, label).")
-    return parts[0].to(device), parts[1].to(device)
+    if f is not None:
+        if not isinstance(f, (int, np.integer)) or not 0 <= 2 * f < n:
+            raise BadFraction(f"f={f}; give how many of the {n} examples may be poisoned, fewer than half.")
+        return f / n, int(2 * f)
+    if not isinstance(eps, (int, float, np.floating)) or not 0 <= eps < 0.5:
+        raise BadFraction(f"eps={eps}; give the fraction of examples that may be poisoned, in [0, 0.5).")
+    return float(eps), int(min(2 * eps, 0.5) * n)
 
 
 @contextmanager
