@@ -10,10 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_float64, as_host, joined, like, to_host_float64
+from randeigen.backend.arrays import apart, as_float64, as_host, joined, like, to_host_float64
 from randeigen.backend.batched import beside, namespace, where_true
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, MIXED_NUMBERS, parallel_map
-from randeigen.backend.device_blocks import InRegisters, MergedColumns
+from randeigen.backend.chunking import (
+    CHUNK_GROUP_NUMBERS,
+    DEVICE_PIECES,
+    MAX_BLOCK_COLUMNS,
+    MAX_COPY_BYTES,
+    MIXED_NUMBERS,
+    narrower,
+    parallel_map,
+)
+from randeigen.backend.device_blocks import InRegisters, MergedColumns, as_matrix, is_matrix, takes
+from randeigen.combine import (
+    RowSizes,
+    WeightedSum,
+    host_blocks,
+    largest_magnitude,
+    largest_number_like,
+    need_full_pass_if_hostile,
+)
 from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_batch import measured_batch
 from randeigen.types import (
@@ -25,10 +41,82 @@ from randeigen.types import (
     Combiner,
     Geometry,
     Mask,
+    Progress,
+    Rows,
+    Weights,
 )
 
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
 CHUNK_PIVOT_KEY = 2**63  # no chunk begins at this column, so no other random numbers have this key
+
+
+def merge_columns(
+    rows: Rows,
+    weights: Weights,
+    usable: Mask,
+    combiner: Combiner,
+    scale: float = 1.0,
+    progress: Progress | None = None,
+    unmeasured: bool = False,
+    size: RowSizes | None = None,
+) -> tuple[Any, float]:
+    """What `combiner` makes of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
+
+    That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from.
+    """
+    answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
+    alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
+    # Where rows are left out, the others are copied, and no copy may be large.
+    multiple = combiner.block_multiple
+    copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
+    with np.errstate(all="ignore"):
+        for columns, block in host_blocks(rows):
+            as_it_lies = (usable.all() and is_matrix(block)) or _is_on_gpu(combiner, block)
+            for part, narrow in narrower(columns, block, MAX_BLOCK_COLUMNS if as_it_lies else copied):
+                if found := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured):
+                    moved = math.hypot(moved, answer.write(part, found.answer))
+                    distance = math.hypot(distance, found.from_sum)
+                    continue
+                total = weighted_sum(narrow)
+                if unmeasured:
+                    need_full_pass_if_hostile(total, narrow)
+                narrow = as_matrix(narrow)
+                merged = combiner(part, narrow if usable.all() else narrow[alive])
+                if not math.isfinite(largest_magnitude(merged)):
+                    merged = _merged_small(combiner, part, narrow, alive)
+                moved = math.hypot(moved, answer.write(part, merged))
+                if not unmeasured:
+                    distance = math.hypot(distance, apart(merged, total))
+            if progress:
+                progress("merging", columns.stop, rows.d)
+    return answer.finish(weights), 0.0 if unmeasured else distance + weighted_sum.rounding_error(moved)
+
+
+def _is_on_gpu(combiner: Combiner, block: Block) -> bool:
+    return not isinstance(block, np.ndarray) and takes(block) and isinstance(combiner, InRegisters)
+
+
+def _in_registers(
+    combiner: Combiner, block: Block, alive: list[int], weighted_sum: WeightedSum, unmeasured: bool
+) -> MergedColumns | None:
+    """The answer of a GPU's kernel, which sums up in float32 on the way; None if that will not do."""
+    if not _is_on_gpu(combiner, block) or weighted_sum.in_float64(block):
+        return None
+    if unmeasured and block.dtype.itemsize == 8:  # all of its numbers must be seen
+        return None
+    assert isinstance(combiner, InRegisters)
+    return combiner.in_registers(block, alive, weighted_sum.weights)
+
+
+def _merged_small(combiner: Combiner, columns: slice, block: Block, alive: list[int]) -> Any:
+    """The answer made of numbers scaled down, where sums of large ones overflowed, and scaled up again."""
+    down, multiple = 2.0 ** (len(alive).bit_length() + 1), combiner.block_multiple
+    wide, merged = max(MAX_COPY_BYTES // (8 * len(alive)) // multiple, 1) * multiple, []
+    for part, narrow in narrower(columns, block, wide):
+        small = combiner(part, narrow[alive] * (1 / down))
+        top = largest_number_like(small) / down
+        merged.append(small.clip(-top, top) * down)
+    return joined(merged)
 
 
 def as_combiner(plan: ColumnPlan) -> Combiner:

@@ -12,34 +12,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from randeigen.backend.arrays import (
+    UNIT_ROUNDOFF,
     apart,
+    as_float64,
     as_host_array,
     joined,
+    like,
+    where_finite,
+    working_size,
 )
-from randeigen.backend.chunking import (
-    MAX_BLOCK_COLUMNS,
-    MAX_COPY_BYTES,
-    narrower,
-)
-from randeigen.backend.device_blocks import InRegisters, MergedColumns, as_matrix, is_matrix, takes
-from randeigen.types import (
-    Block,
-    Combiner,
-    Mask,
-    Progress,
-    Rows,
-    Weights,
-)
-from randeigen.weighted_sum import RowSizes, WeightedSum, largest_magnitude, largest_number_like
+from randeigen.backend.chunking import narrower, parallel_map, parts, pieces
+from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_matrix, takes
+from randeigen.types import Block, Geometry, Mask, Progress, Rows, Weights
 
-MAX_SQUARABLE = (
-    1e100  # squares of smaller numbers fit a float64, so the whole measurement would take them too
-)
+# Of the standard deviation along the top direction: less rounding than this does not show in the certificate.
+SMALLEST_VISIBLE_ROUNDING = 0.003
+# Rows that float32 adds up at once in main memory; sums of more are added up in float64, and round no more.
+MAX_SUMMED_ROWS = 256
+MAX_SQUARABLE = 1e100  # squares of smaller numbers fit a float64: the whole measurement would take them too
 
 
 class NeedsFullPass(Exception):
@@ -62,98 +57,30 @@ def combine(
     """
     answer, weighted_sum, moved = rows.answer(), WeightedSum(weights * scale, usable, size), 0.0
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
-        for columns, block in _at_hand(rows):
+        for columns, block in host_blocks(rows):
             place = answer.place(columns, block)
             cast = weighted_sum.into(place, block)
             if cast is not None:
                 moved = math.hypot(moved, cast)
                 if unmeasured:
-                    _need_full_pass_if_hostile(place, block)
+                    need_full_pass_if_hostile(place, block)
             else:
                 for part, narrow in narrower(columns, block):
                     total = weighted_sum(narrow)
                     if unmeasured:
-                        _need_full_pass_if_hostile(total, narrow)
+                        need_full_pass_if_hostile(total, narrow)
                     moved = math.hypot(moved, answer.write(part, total))
             if progress:
                 progress("averaging", columns.stop, rows.d)
     return answer.finish(weights), weighted_sum.rounding_error(moved)
 
 
-def merge_columns(
-    rows: Rows,
-    weights: Weights,
-    usable: Mask,
-    combiner: Combiner,
-    scale: float = 1.0,
-    progress: Progress | None = None,
-    unmeasured: bool = False,
-    size: RowSizes | None = None,
-) -> tuple[Any, float]:
-    """What `combiner` makes of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
-
-    That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from.
-    """
-    answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
-    alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
-    # Where rows are left out, the others are copied, and no copy may be large.
-    multiple = combiner.block_multiple
-    copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
-    with np.errstate(all="ignore"):
-        for columns, block in _at_hand(rows):
-            as_it_lies = (usable.all() and is_matrix(block)) or _is_on_gpu(combiner, block)
-            for part, narrow in narrower(columns, block, MAX_BLOCK_COLUMNS if as_it_lies else copied):
-                if found := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured):
-                    moved = math.hypot(moved, answer.write(part, found.answer))
-                    distance = math.hypot(distance, found.from_sum)
-                    continue
-                total = weighted_sum(narrow)
-                if unmeasured:
-                    _need_full_pass_if_hostile(total, narrow)
-                narrow = as_matrix(narrow)
-                merged = combiner(part, narrow if usable.all() else narrow[alive])
-                if not math.isfinite(largest_magnitude(merged)):
-                    merged = _merged_small(combiner, part, narrow, alive)
-                moved = math.hypot(moved, answer.write(part, merged))
-                if not unmeasured:
-                    distance = math.hypot(distance, apart(merged, total))
-            if progress:
-                progress("merging", columns.stop, rows.d)
-    return answer.finish(weights), 0.0 if unmeasured else distance + weighted_sum.rounding_error(moved)
-
-
-def _is_on_gpu(combiner: Combiner, block: Block) -> bool:
-    return not isinstance(block, np.ndarray) and takes(block) and isinstance(combiner, InRegisters)
-
-
-def _in_registers(
-    combiner: Combiner, block: Block, alive: list[int], weighted_sum: WeightedSum, unmeasured: bool
-) -> MergedColumns | None:
-    """The answer of a GPU's kernel, which sums up in float32 on the way; None if that will not do."""
-    if not _is_on_gpu(combiner, block) or weighted_sum.in_float64(block):
-        return None
-    if unmeasured and block.dtype.itemsize == 8:  # all of its numbers must be seen
-        return None
-    assert isinstance(combiner, InRegisters)
-    return combiner.in_registers(block, alive, weighted_sum.weights)
-
-
-def _merged_small(combiner: Combiner, columns: slice, block: Block, alive: list[int]) -> Any:
-    """The answer made of numbers scaled down, where sums of large ones overflowed, and scaled up again."""
-    down, multiple = 2.0 ** (len(alive).bit_length() + 1), combiner.block_multiple
-    wide, merged = max(MAX_COPY_BYTES // (8 * len(alive)) // multiple, 1) * multiple, []
-    for part, narrow in narrower(columns, block, wide):
-        small = combiner(part, narrow[alive] * (1 / down))
-        top = largest_number_like(small) / down
-        merged.append(small.clip(-top, top) * down)
-    return joined(merged)
-
-
-def _at_hand(rows: Rows) -> Iterator[tuple[slice, Block]]:
+def host_blocks(rows: Rows) -> Iterator[tuple[slice, Block]]:
+    """The blocks of a reading; what is in main memory as numpy arrays."""
     return ((columns, as_host_array(block)) for columns, block in rows.blocks())
 
 
-def _need_full_pass_if_hostile(total: Any, block: Block) -> None:
+def need_full_pass_if_hostile(total: Any, block: Block) -> None:
     """Raise NeedsFullPass unless every number is finite and, in float64, can be squared.
 
     A sum in which all rows have a part shows it: what is not finite stays so whatever is added.
@@ -163,3 +90,172 @@ def _need_full_pass_if_hostile(total: Any, block: Block) -> None:
         block.dtype.itemsize == 8 and not largest_magnitude(as_matrix(block)) < MAX_SQUARABLE
     ):
         raise NeedsFullPass
+
+
+class RowSizes(NamedTuple):
+    """Weighted root mean squares over the rows."""
+
+    norm: float
+    spread: float  # distance from a point near the rows
+    scale: float  # these times `scale` are in the caller's numbers, where they may not fit a float
+
+    @classmethod
+    def of(cls, geometry: Geometry, weights: Weights) -> RowSizes | None:
+        """Those of the rows that have weight, where all was measured."""
+        if geometry.partial:
+            return None
+        norm = float(weights @ geometry.squared_norms()) / (1 - geometry.distortion)
+        spread = float(weights @ geometry.squared_norms_from_pivot())
+        return cls(math.sqrt(norm), math.sqrt(spread), geometry.scale)
+
+
+class WeightedSum:
+    """Σ wᵢ xᵢ of block after block. Rows outside the runs are skipped, not multiplied: 0 · NaN is NaN."""
+
+    def __init__(self, weights: Weights, usable: Mask, size: RowSizes | None = None) -> None:
+        self.runs = _runs(usable, weights)
+        self.weights = np.zeros_like(weights)
+        for run in self.runs:
+            self.weights[run] = weights[run]
+        self._weights_beside: Any = None  # the weights in the blocks' library, dtype and device
+        self._size, self._count = size, int(np.count_nonzero(self.weights))
+        self._itemsize, self._wide = 8, False
+        self._terms = self._count  # that are added up in one precision
+        self._clipped: list[float] = []  # how far parts of a sum lay beyond the largest number
+
+    def into(self, place: Any, block: Block) -> float | None:
+        """Sum a block straight into the output's memory, at memory speed: how far its dtype moved the sum.
+
+        None if that cannot be done. Leaves are summed into as many places.
+        """
+        in_float64 = self.in_float64(block)
+        if place is None:
+            return None
+        if isinstance(block, np.ndarray):
+            fits = isinstance(place, np.ndarray) and not in_float64
+            return self._in_parallel(place, block) if fits else None
+        if not takes(block):
+            return None
+        from randeigen.backend.cuda.weighted_sum import weighted_sum
+
+        places = place if isinstance(place, list) else [place]
+        overflowed, moved = weighted_sum(block, self.weights, places, in_float64).tolist()
+        return None if overflowed else math.sqrt(moved)
+
+    def rounding_error(self, moved: float) -> float:
+        """How far the answer may be from the exact sum, if a cast has moved it by so much."""
+        clipped = math.hypot(*self._clipped)
+        if self._size is None or (self._count == 1 and self.weights.max() == 1):
+            return moved + clipped  # the sum of a single row is that row
+        if self._wide and moved <= self._smallest_visible() * self._size.scale:  # half precision moves more
+            moved = 0.0
+        off = (
+            (self._terms + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
+        )
+        return moved + clipped + off * self._size.norm * self._size.scale
+
+    def _smallest_visible(self) -> float:
+        """The least that a certificate shows; the top one of m directions has at least spread/sqrt(m)."""
+        assert self._size is not None
+        return SMALLEST_VISIBLE_ROUNDING * self._size.spread / math.sqrt(max(self._count, 1))
+
+    def in_float64(self, block: Block) -> bool:
+        """Whether a float32 sum of these rows would be off by more than the certificate should show."""
+        self._itemsize = working_size(block)
+        in_groups = isinstance(block, np.ndarray) and self._itemsize == 4
+        self._terms = min(self._count, MAX_SUMMED_ROWS + 1) if in_groups else self._count
+        if self._size is None or self._itemsize == 8:
+            return False
+        self._wide = (self._terms + 2) * UNIT_ROUNDOFF[4] * self._size.norm > self._smallest_visible()
+        self._terms = self._count if self._wide else self._terms
+        return self._wide
+
+    def _beside(self, block: Block) -> Any:
+        if self._weights_beside is None:
+            self._weights_beside = like(self.weights, block)
+        return self._weights_beside
+
+    def __call__(self, block: Block) -> Any:
+        wide = self.in_float64(block)
+        if isinstance(block, np.ndarray):
+            if wide:
+                return self._carefully(block)
+            total = np.empty(block.shape[1], block.dtype)
+            self._in_parallel(total, block)
+            return total
+        places = empty_leaves(block, wide)
+        if self.into(places, block) is not None:
+            return joined(places)
+        if wide or not is_matrix(block):
+            return self._carefully(block)
+        total = self._total(self._beside(block), block)
+        return total if math.isfinite(largest_magnitude(total)) else self._carefully(block)
+
+    def _in_parallel(self, place: Any, block: Any) -> float:
+        """Every part of the columns on its own, wherever there is a core for it."""
+        w, cut = self._beside(block), parts(block)
+        ends = np.cumsum([part.shape[1] for part in cut]).tolist()
+        places = [place[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
+
+        def settle(at: tuple[Any, Any]) -> None:
+            part, here = at
+            self._total(w, part, here)
+            if not np.isfinite(here).all():
+                here[:] = self._carefully(part)
+
+        parallel_map(settle, list(zip(cut, places, strict=True)))
+        return 0.0
+
+    def _carefully(self, block: Block) -> Any:
+        """The sum in float64, a quarter at first: no mean of finite rows is beyond the largest number.
+
+        Rows that a rule has stretched may be; they end there.
+        """
+        top = largest_number_like(block) / 4
+
+        def total(part: Block) -> Any:
+            exact = self._total(like(self.weights / 4, wide := as_float64(part)), wide)
+            # What is not finite came from a row that nobody has measured yet, and must be seen.
+            clipped = where_finite(exact, exact.clip(-top, top))
+            if (beyond := 4 * apart(clipped, exact)) > 0:
+                self._clipped.append(beyond)
+            return clipped * 4
+
+        return joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
+
+    def _total(self, w: Any, part: Block, place: Any = None) -> Any:
+        if place is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:
+            place[:] = self._total_in_groups(w, part)
+            return place
+        first = self.runs[0]
+        total = w[first] @ part[first] if place is None else np.matmul(w[first], part[first], out=place)
+        for run in self.runs[1:]:
+            total += w[run] @ part[run]
+        return total
+
+    def _total_in_groups(self, w: Any, part: Any) -> Any:
+        total = np.zeros(part.shape[1])
+        for run in self.runs:
+            for start in range(run.start, run.stop, MAX_SUMMED_ROWS):
+                some = slice(start, min(start + MAX_SUMMED_ROWS, run.stop))
+                total += w[some] @ part[some]
+        return total
+
+
+def _runs(usable: Mask, weights: Weights) -> list[slice]:
+    """Stretches of consecutive rows to read, so that each is a view and a single product."""
+    mask = usable & (weights > 0)
+    if not mask.any() or (usable.all() and 2 * mask.sum() > mask.size):
+        mask = usable  # a few zeros cost less than a few more products
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return [slice(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def largest_magnitude(values: Any) -> float:
+    """The largest magnitude; NaN if there is one."""
+    return max(abs(float(values.max())), abs(float(values.min())))
+
+
+def largest_number_like(values: Any) -> float:
+    """The largest number of this dtype."""
+    return float(np.finfo(np.float32 if working_size(values) == 4 else np.float64).max)

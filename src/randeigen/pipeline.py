@@ -18,8 +18,8 @@ import numpy as np
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
-from randeigen.column_combiners import WithDistanceToMean, as_combiner
-from randeigen.combine import NeedsFullPass, combine, merge_columns
+from randeigen.column_combiners import WithDistanceToMean, as_combiner, merge_columns
+from randeigen.combine import NeedsFullPass, RowSizes, combine
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
 from randeigen.geometry.partial import measure_partly
@@ -41,7 +41,6 @@ from randeigen.types import (
     Statistic,
     Verdict,
 )
-from randeigen.weighted_sum import RowSizes
 
 
 def run(

@@ -302,6 +302,6 @@ def test_combinations_of_rows_can_be_measured() -> None:
 def test_sums_of_thousands_of_float32_rows_need_no_float64_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).standard_normal((3000, 40)).astype(np.float32) + 1
     exact = randeigen.aggregate(rows.astype(np.float64), rule=rules.Mean(f=1)).mean
-    monkeypatch.setattr("randeigen.weighted_sum.WeightedSum._carefully", None)
+    monkeypatch.setattr("randeigen.combine.WeightedSum._carefully", None)
     result = randeigen.aggregate(rows, rule=rules.Mean(f=1))
     assert np.linalg.norm(result.mean - exact) < 3e-7 * np.linalg.norm(exact)

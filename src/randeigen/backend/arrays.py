@@ -168,6 +168,11 @@ def working(dtypes: Sequence[Any]) -> Any:
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
+def working_size(block: Any) -> int:
+    """Bytes of the numbers that are computed with: for half precision those of float32."""
+    return max(int(block.dtype.itemsize), 4)
+
+
 def largest_number(dtype: Any) -> float:
     """The largest finite number of a floating-point dtype."""
     if isinstance(dtype, np.dtype):

@@ -60,11 +60,6 @@ def is_matrix(block: Any) -> bool:
     return isinstance(block, np.ndarray) or (not isinstance(block, Leaves) and block.dtype.itemsize >= 4)
 
 
-def working_size(block: Any) -> int:
-    """Bytes of the numbers that are computed with: for half precision those of float32."""
-    return max(int(block.dtype.itemsize), 4)
-
-
 def working_dtype(block: Any) -> Any:
     """The dtype of a tensor's numbers when they are computed with."""
     import torch

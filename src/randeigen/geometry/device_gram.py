@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import to_host_float64
-from randeigen.backend.device_blocks import takes, working_size
+from randeigen.backend.arrays import to_host_float64, working_size
+from randeigen.backend.device_blocks import takes
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index, of_plain_size
 from randeigen.geometry.gram_accumulator import GramAccumulator, is_offset
 from randeigen.geometry.gram_subspace import GramSubspace, upper_bound

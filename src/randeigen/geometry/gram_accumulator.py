@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from randeigen.backend.arrays import largest_magnitudes, to_host_float64
+from randeigen.backend.arrays import largest_magnitudes, to_host_float64, working_size
 from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
@@ -132,11 +132,11 @@ class GramAccumulator:
     ) -> tuple[ScaledGram, float]:
         cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
         terms = parallel_map(lambda part: gram_of_scaled_rows(part, index, pivot, alone), cut)
-        return reduce(added, terms), rounding(self.n, cut[0].shape[1], max(block.dtype.itemsize, 4))
+        return reduce(added, terms), rounding(self.n, cut[0].shape[1], working_size(block))
 
     def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
         """Rows whose squares overflowed or, where those of the typical row are too small, underflowed."""
-        size = max(block.dtype.itemsize, 4)
+        size = working_size(block)
         large = ~(squares < LARGEST_EXACT_SQUARE[size]) & ~self.unusable
         overflowed: list[int] = np.flatnonzero(large).tolist()
         if overflowed:

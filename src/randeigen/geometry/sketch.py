@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import as_host, largest_magnitudes, median
+from randeigen.backend.arrays import as_host, largest_magnitudes, median, working_size
 from randeigen.backend.chunking import MAX_FLOAT64_POINT_NUMBERS, pieces
-from randeigen.backend.device_blocks import as_matrix, working_size
+from randeigen.backend.device_blocks import as_matrix
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.eigen import MAX_DENSE_ROWS, Operator, top_dense
 from randeigen.geometry.gram import (

@@ -12,11 +12,11 @@ from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host_array, j
 from randeigen.backend.batched import beside, namespace
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, parallel_map
 from randeigen.backend.device_blocks import as_matrices
+from randeigen.combine import RowSizes, WeightedSum
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
 from randeigen.parts.judging import Judged
 from randeigen.types import Array, Block, Index, Mask, Progress, Rows
-from randeigen.weighted_sum import RowSizes, WeightedSum
 
 KEPT = -1  # the key of the sum of columns that keep the weights of the whole rows
 GRAM_NUMBERS = 2**18  # numbers of the Gram matrices that are judged together: they fit a core's own cache

@@ -11,6 +11,7 @@ import numpy as np
 
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
+from randeigen.combine import RowSizes
 from randeigen.errors import BadParameter, BadRows
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import as_batch
@@ -26,7 +27,6 @@ from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_clai
 from randeigen.rules.base import MAX_ROWS_NAMED, Rule, assume, check_on_excess
 from randeigen.source import Judgement
 from randeigen.types import Aggregate, Array, Index, Mask, OnExcess, Progress, Rows, Stop, Verdict
-from randeigen.weighted_sum import RowSizes
 
 MAX_PARTS_NAMED = 8  # in a note
 

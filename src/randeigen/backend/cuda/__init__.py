@@ -17,9 +17,10 @@ from randeigen.backend.arrays import (
     middle_of_three,
     scaled,
     to_host_float64,
+    working_size,
 )
 from randeigen.backend.chunking import pieces
-from randeigen.backend.device_blocks import Leaves, takes, working_size
+from randeigen.backend.device_blocks import Leaves, takes
 from randeigen.types import Array, Block
 
 __all__ = ["gram_and_origin_exponent", "gram_on_device"]
