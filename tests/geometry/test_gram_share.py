@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from randeigen.geometry import measure
 from randeigen.geometry.gram_share import GramShare
-from randeigen.geometry.measurement import measure
 from randeigen.rows import as_rows
 
 RNG = np.random.default_rng(0)

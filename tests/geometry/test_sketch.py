@@ -176,7 +176,7 @@ def test_a_second_sketch_covers_what_was_moved(
     columns: list[int] | slice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the exact Gram matrix would cost too much the certificate is a sketch's: wider, never short."""
-    monkeypatch.setattr("randeigen.geometry.measurement.MAX_EXACT_ROWS", 16)
+    monkeypatch.setattr("randeigen.geometry.choice.MAX_EXACT_ROWS", 16)
     n, d, f = 30, 4000, 6
     rows = np.zeros((n, d), np.float32)
     rows[:f, columns] = 1

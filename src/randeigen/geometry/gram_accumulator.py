@@ -1,13 +1,20 @@
-"""The exact Gram matrix, accumulated block by block whatever an adversary sent."""
+"""Pass 1: one reading of the rows accumulates their Gram matrix or a sketch, whatever an adversary sent.
+
+Both are sums over blocks of columns, so everything is decided per block, while it is in the cache: rows far
+from the origin compared with their mutual distances (weights instead of updates) are measured from a pivot
+that no minority of rows can set; a block whose numbers overflow or underflow when squared is redone in
+float64. Neither costs another reading.
+"""
 
 from __future__ import annotations
 
 import math
 from functools import reduce
+from typing import Protocol
 
 import numpy as np
 
-from randeigen.backend.arrays import largest_magnitudes, to_host_float64, working_size
+from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64, working_size
 from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
@@ -24,14 +31,54 @@ from randeigen.geometry.products import (
     unlike_pivot,
     without,
 )
-from randeigen.types import Array, Block
+from randeigen.types import Array, Block, Geometry, GeometryKind, Mask, Progress, Rows, Statistic
 
 SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this are exact but for rounding, by item size
 LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # sums of smaller squares over all blocks fit a float64
 MAX_UNDERFLOW = {4: 2.0**-126, 8: 2.0**-1022}  # of a product, by item size: a GPU flushes smaller ones to 0
 GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
+MAX_FEW_ROWS = 160  # rows up to which nothing costs less than their exact Gram matrix
+NOT_FINITE = "not finite: it holds NaN or infinity"
 OFFSET_RATIO = 8.0  # squared norms this many times the squared distances between rows ask for a pivot
+
+
+def measure(
+    rows: Rows,
+    kind: GeometryKind = "auto",
+    seed: int = 0,
+    progress: Progress | None = None,
+    want: Statistic = Statistic.GRAM,
+) -> tuple[Geometry, dict[int, str]]:
+    """The geometry of all rows, and which rows could not be measured, with the reason."""
+    if kind == "auto" and rows.n <= min(rows.d, MAX_FEW_ROWS):
+        accumulator: Accumulator = GramAccumulator(rows.n, seed)
+    else:
+        from randeigen.geometry.choice import accumulator_for  # built on what is here
+
+        accumulator = accumulator_for(rows, kind, seed, want)
+    with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
+        for columns, block in rows.blocks(accumulator.block_multiple):
+            accumulator.add(columns, as_host_array(block))
+            if progress:
+                progress("measuring", columns.stop, rows.d)
+        not_finite = accumulator.unusable.copy()  # in the finished geometry these rows are zero
+        geometry = accumulator.geometry()
+    unusable = {int(i): NOT_FINITE for i in np.flatnonzero(not_finite)} | dict(rows.unusable)
+    return geometry, dict(sorted(unusable.items()))
+
+
+class Accumulator(Protocol):
+    """Adds up, block by block, what a geometry is made of."""
+
+    block_multiple: int  # blocks begin at multiples of so many columns
+    unusable: Mask  # (n,) rows that hold what is not finite
+
+    def add(self, columns: slice, block: Block) -> None:
+        """One block of columns."""
+
+    def geometry(self) -> Geometry:
+        """What all blocks came to."""
 
 
 class GramAccumulator:

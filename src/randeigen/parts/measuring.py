@@ -16,8 +16,7 @@ from randeigen.backend.arrays import as_host_array
 from randeigen.backend.device_blocks import as_matrices
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.gram_accumulator import GramAccumulator
-from randeigen.geometry.measurement import NOT_FINITE
+from randeigen.geometry.gram_accumulator import NOT_FINITE, GramAccumulator
 from randeigen.geometry.products import added
 from randeigen.partition import Partition
 from randeigen.types import Index, Progress, Rows

@@ -13,9 +13,9 @@ from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
 from randeigen.combine import RowSizes
 from randeigen.errors import BadParameter, BadRows
+from randeigen.geometry.choice import MAX_EXACT_ROWS
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import as_batch
-from randeigen.geometry.measurement import MAX_EXACT_ROWS
 from randeigen.part_certificate import held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.combining import Combining

@@ -1,23 +1,14 @@
-"""Pass 1: one reading of the rows accumulates their Gram matrix or a sketch, whatever an adversary sent.
-
-Both are sums over blocks of columns, so everything is decided per block, while it is in the cache: rows far
-from the origin compared with their mutual distances (weights instead of updates) are measured from a pivot
-that no minority of rows can set; a block whose numbers overflow or underflow when squared is redone in
-float64. Neither costs another reading.
-"""
+"""Which accumulator measures the rows in pass 1, by cost: the exact Gram matrix, or one of the sketches."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
-import numpy as np
-
-from randeigen.backend.arrays import as_host_array
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.device_gram import DeviceGramAccumulator
-from randeigen.geometry.gram_accumulator import GramAccumulator
+from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, GramAccumulator
 from randeigen.geometry.projection import (
     CHECK_HASHES,
     EPS_JL,
@@ -28,7 +19,7 @@ from randeigen.geometry.projection import (
 )
 from randeigen.geometry.sketch import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
-from randeigen.types import Geometry, GeometryKind, Progress, Rows, Statistic
+from randeigen.types import GeometryKind, Rows, Statistic
 
 if TYPE_CHECKING:
     from randeigen.geometry.many_rows import ManyRowsAccumulator
@@ -37,34 +28,13 @@ KINDS = get_args(GeometryKind)
 MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least this many times its columns
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
-MIN_FOLDED_ROWS = 161  # rows from which rounds are few, and a folded sketch may cost less
+MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
 # Rows whose Gram matrix stays on the GPU that holds them. With fewer, a subspace that is kept leaves weights
 # at the edge of a Gaussian cloud undecided by 1e-3, where the host finds the direction to rounding.
 MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = 1025, 2**14
-NOT_FINITE = "not finite: it holds NaN or infinity"
 
 
-def measure(
-    rows: Rows,
-    kind: GeometryKind = "auto",
-    seed: int = 0,
-    progress: Progress | None = None,
-    want: Statistic = Statistic.GRAM,
-) -> tuple[Geometry, dict[int, str]]:
-    """The geometry of all rows, and which rows could not be measured, with the reason."""
-    accumulator = _choose(rows, kind, seed, want)
-    with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
-        for columns, block in rows.blocks(accumulator.block_multiple):
-            accumulator.add(columns, as_host_array(block))
-            if progress:
-                progress("measuring", columns.stop, rows.d)
-        not_finite = accumulator.unusable.copy()  # in the finished geometry these rows are zero
-        geometry = accumulator.geometry()
-    unusable = {int(i): NOT_FINITE for i in np.flatnonzero(not_finite)} | dict(rows.unusable)
-    return geometry, dict(sorted(unusable.items()))
-
-
-def _choose(
+def accumulator_for(
     rows: Rows, kind: str, seed: int, want: Statistic
 ) -> GramAccumulator | SketchAccumulator | ManyRowsAccumulator:
     """By cost: n²·d for the exact Gram matrix, n·d for a sketch, and short rows are their own small space.
