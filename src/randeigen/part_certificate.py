@@ -26,6 +26,10 @@ import numpy as np
 from randeigen.backend.batched import Numbers, namespace, sorted_lines
 from randeigen.types import Array
 
+# Squared lengths, in the unit of the whole rows, that are not 0 are no smaller than this: what underflows
+# beside them is covered. Its root is 1e-150 of a typical row.
+SMALLEST_SQUARE = 2.0**-1000
+
 
 def held_by_heaviest(weights: Numbers, f: int) -> Numbers:
     """(p,) the share of each line's sum that its f largest hold."""
@@ -76,12 +80,13 @@ class Union:
             moves = np.broadcast_to(scales, held.shape) > 0  # an answer of 0, whatever was sent, is not moved
             held, variances = np.where(moves, held, 0.0), np.where(moves, variances, 0.0)
             bounds = scales * bounds_of_parts(held, variances)
-            self._squares += float((bounds**2).sum())
+            least = np.where(bounds > 0, SMALLEST_SQUARE, 0.0)
+            self._squares += float(np.maximum(bounds**2, least).sum())
             lines = weights * (scales**2 * variances / (1 - held))[:, None]
-            self._shares += np.where(weights > 0, lines, 0.0).sum(0)
-            factors = np.zeros_like(held) + scales**2 / (1 - held) ** 2
+            self._shares += np.where(weights > 0, np.maximum(lines, least[:, None]), 0.0).sum(0)
+            factors = np.where(moves, np.maximum(scales**2 / (1 - held) ** 2, SMALLEST_SQUARE), 0.0)
             self._moved += influence(factors)
-            self._rounding += (factors * rounding) @ weights
+            self._rounding += (factors * rounding) @ weights + SMALLEST_SQUARE
         self._columns += columns @ weights
         return np.asarray(bounds)
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64, working_size
 from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
 from randeigen.geometry.products import (
+    UNSET,
     Pivot,
     ScaledGram,
     added,
+    at_exponents,
     gram_of_scaled_rows,
-    in_one_unit,
     nothing,
     rounding,
     scale_exponent,
@@ -40,6 +42,11 @@ GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
 MAX_FEW_ROWS = 160  # rows up to which nothing costs less than their exact Gram matrix
 NOT_FINITE = "not finite: it holds NaN or infinity"
+# Binary exponents of squared norms, in the unit of the median row unless it is said otherwise.
+MAX_EXPONENT = 960  # a squared norm beyond 2^MAX_EXPONENT is too large to measure beside the others
+MIN_EXPONENT = -900  # one below 2^MIN_EXPONENT underflows beside them
+MAX_PLAIN_SQUARE_EXPONENT = 200  # a median squared norm within 2^±this is left in the caller's units
+MAX_ORIGIN_EXPONENT = 900  # the squared distance of the caller's origin is kept below 2^this
 OFFSET_RATIO = 8.0  # squared norms this many times the squared distances between rows ask for a pivot
 
 
@@ -81,6 +88,15 @@ class Accumulator(Protocol):
         """What all blocks came to."""
 
 
+class GramInOneUnit(NamedTuple):
+    """Inner products in units of 4**exponent."""
+
+    gram: Array
+    exponent: int
+    floor: float  # squared norms below this may have underflowed; 0 if none has
+    beyond: Mask  # (n,) rows that were too large beside the others, and were shortened
+
+
 class GramAccumulator:
     """Accumulates the exact Gram matrix block by block.
 
@@ -118,8 +134,12 @@ class GramAccumulator:
 
     def geometry(self) -> GramGeometry:
         """The finished matrix. Lines of unusable rows are zero."""
+        return self.geometry_in(None)
+
+    def geometry_in(self, exponent: int | None) -> GramGeometry:
+        """The same, its lengths in units of 2**exponent; None: as suits the rows."""
         start = self.rng.standard_normal((self.n, START_DIRECTIONS))
-        total = in_one_unit(self.total, self.unusable)
+        total = in_one_unit(self.total, self.unusable, exponent)
         return GramGeometry(
             total.gram,
             np.ones(self.n),
@@ -233,3 +253,37 @@ def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
         return False
     quartile = float(np.partition(distances, distances.size // 4)[distances.size // 4])
     return bool(np.median(norms) > OFFSET_RATIO * max(quartile, 0.0))
+
+
+def in_one_unit(measured: ScaledGram, unusable: Mask, exponent: int | None = None) -> GramInOneUnit:
+    """All rows in units of 4**exponent; None: in the unit of the median row.
+
+    Lines of unusable rows are 0; a row too large is shortened.
+    """
+    gram, exponents = without(measured, np.flatnonzero(unusable).tolist())
+    bits = np.where(gram.diagonal() > 0, np.frexp(gram.diagonal())[1] + 2 * exponents, UNSET)
+    known = np.sort(bits[:-1][bits[:-1] > UNSET])
+    if exponent is None:
+        exponent = _typical_exponent(known, int(np.count_nonzero(~unusable)))
+    shift = np.where(exponents == UNSET, 0, exponents - exponent)  # lines that are unset are 0
+    # An origin farther away than can be squared is brought nearer, in its own direction.
+    shift[-1] -= max(0, int(bits[-1]) - 2 * exponent - MAX_ORIGIN_EXPONENT + 1) // 2
+    excess = np.maximum(bits[:-1] - 2 * exponent - MAX_EXPONENT, 0)
+    shift[:-1] -= (excess + 1) // 2
+    out = at_exponents(gram, shift)
+    underflows = known.size > 0 and int(known[0]) - 2 * exponent < MIN_EXPONENT
+    return GramInOneUnit(out, exponent, 2.0**MIN_EXPONENT if underflows else 0.0, excess > 0)
+
+
+def _typical_exponent(bits: NDArray[np.int64], usable: int) -> int:
+    """Of the median row, given the sorted exponents of all squared norms that are not 0.
+
+    Where most rows are at the pivot, or too small or large for the median row's unit, a minority could have
+    chosen it; so it is the caller's own if that suits any row at all.
+    """
+    typical = int(bits[bits.size // 2]) if bits.size else 0
+    alike = (bits - typical > MIN_EXPONENT) & (bits - typical < MAX_EXPONENT)
+    by_minority = 2 * np.count_nonzero(alike) <= usable
+    if by_minority and ((bits > MIN_EXPONENT) & (bits < MAX_EXPONENT)).any():
+        typical = 0
+    return 0 if abs(typical) <= MAX_PLAIN_SQUARE_EXPONENT else max(-1000, min(typical // 2, 1000))

@@ -30,19 +30,14 @@ from randeigen.backend.arrays import (
 )
 from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.device_blocks import as_matrix
-from randeigen.types import Array, Block, Mask
+from randeigen.types import Array, Block
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
 
 MIN_LOOP_ROWS = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
 NEAR_OVERFLOW = {4: 2.0**125, 8: 2.0**1021}  # the difference of two larger numbers may not be finite
 MAX_PLAIN_EXPONENT = 300  # magnitudes within 2^±this are left in the caller's own units
-# Binary exponents of squared norms, in the unit of the median row unless it is said otherwise.
 UNSET = -(2**20)  # the exponent of a line in which nothing has been measured yet
-MAX_EXPONENT = 960  # a squared norm beyond 2^MAX_EXPONENT is too large to measure beside the others
-MIN_EXPONENT = -900  # one below 2^MIN_EXPONENT underflows beside them
-MAX_PLAIN_SQUARE_EXPONENT = 200  # a median squared norm within 2^±this is left in the caller's units
-MAX_ORIGIN_EXPONENT = 900  # the squared distance of the caller's origin is kept below 2^this
 
 
 class ScaledGram(NamedTuple):
@@ -50,15 +45,6 @@ class ScaledGram(NamedTuple):
 
     gram: Array  # (n+1, n+1), the origin last
     exponents: NDArray[np.int64]  # (n+1,)
-
-
-class GramInOneUnit(NamedTuple):
-    """Inner products in units of 4**exponent."""
-
-    gram: Array
-    exponent: int
-    floor: float  # squared norms below this may have underflowed; 0 if none has
-    beyond: Mask  # (n,) rows that were too large beside the others, and were shortened
 
 
 def products(block: Block, pivot_rows: Pivot | None = None) -> Array:
@@ -229,7 +215,7 @@ def _on_gpu(block: Block) -> bool:
 
 def in_plain_units(measured: ScaledGram) -> Array:
     """The Gram matrix in the caller's units, if these can hold it."""
-    return _shifted(measured.gram, measured.exponents)
+    return at_exponents(measured.gram, measured.exponents)
 
 
 def nothing(n: int) -> ScaledGram:
@@ -263,36 +249,12 @@ def _unset_zeros(measured: ScaledGram) -> ScaledGram:
     return ScaledGram(measured.gram, np.where(measured.gram.any(axis=1), measured.exponents, UNSET))
 
 
-def in_one_unit(measured: ScaledGram, unusable: Mask) -> GramInOneUnit:
-    """All rows in the unit of the median row. Lines of unusable rows are 0; a row too large is shortened.
-
-    Where most rows are at the pivot, or too small or large for the median row's unit, a minority could have
-    chosen it; so it is the caller's own if that suits any row at all.
-    """
-    gram, exponents = without(measured, np.flatnonzero(unusable).tolist())
-    bits = np.where(gram.diagonal() > 0, np.frexp(gram.diagonal())[1] + 2 * exponents, UNSET)
-    known = np.sort(bits[:-1][bits[:-1] > UNSET])
-    typical = int(known[known.size // 2]) if known.size else 0
-    alike = (known - typical > MIN_EXPONENT) & (known - typical < MAX_EXPONENT)
-    by_minority = 2 * np.count_nonzero(alike) <= np.count_nonzero(~unusable)
-    if by_minority and ((known > MIN_EXPONENT) & (known < MAX_EXPONENT)).any():
-        typical = 0
-    exponent = 0 if abs(typical) <= MAX_PLAIN_SQUARE_EXPONENT else max(-1000, min(typical // 2, 1000))
-    shift = np.where(exponents == UNSET, 0, exponents - exponent)  # lines that are unset are 0
-    # An origin farther away than can be squared is brought nearer, in its own direction.
-    shift[-1] -= max(0, int(bits[-1]) - 2 * exponent - MAX_ORIGIN_EXPONENT + 1) // 2
-    excess = np.maximum(bits[:-1] - 2 * exponent - MAX_EXPONENT, 0)
-    shift[:-1] -= (excess + 1) // 2
-    out = _shifted(gram, shift)
-    underflows = known.size > 0 and int(known[0]) - 2 * exponent < MIN_EXPONENT
-    return GramInOneUnit(out, exponent, 2.0**MIN_EXPONENT if underflows else 0.0, excess > 0)
-
-
 def _at(measured: ScaledGram, exponents: NDArray[np.int64]) -> Array:
-    return _shifted(measured.gram, measured.exponents - exponents)
+    return at_exponents(measured.gram, measured.exponents - exponents)
 
 
-def _shifted(gram: Array, shift: NDArray[np.int64]) -> Array:
+def at_exponents(gram: Array, shift: NDArray[np.int64]) -> Array:
+    """gram[i, j]·2^(shift[i] + shift[j])."""
     if not shift.any():
         return gram
     # What is shifted out of range was unset, or is nothing beside what else its row holds.

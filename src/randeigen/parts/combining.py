@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host_array, joined
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
 from randeigen.backend.batched import beside, namespace
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, parallel_map
 from randeigen.backend.device_blocks import as_matrices
@@ -89,12 +89,21 @@ class Combining:
         """How far the answer is from the plain mean."""
         return math.hypot(*self._to_mean)
 
-    def average(self, rows: Rows, judge: PartsJudge, size: RowSizes | None, progress: Progress | None) -> Any:
-        """One reading; the answer in the caller's form, for the mean weights `finish` gives integers."""
+    def average(
+        self,
+        rows: Rows,
+        judge: PartsJudge,
+        sizes: Mapping[int, RowSizes | None],
+        progress: Progress | None,
+    ) -> Any:
+        """One reading; the answer in the caller's form, for the mean weights `finish` gives integers.
+
+        `sizes` are those of the rows in each part measured in pass 1 and, under KEPT, of whole rows.
+        """
         answer, pending = rows.answer(), _Pending()
         sums: dict[int, WeightedSum] = {}
         if self.partition.hybrid:
-            sums[KEPT] = self._weighted_sum(self._scale * self._default, size)
+            sums[KEPT] = self._weighted_sum(self._scale * self._default, sizes[KEPT])
         moved = 0.0
         with np.errstate(all="ignore"):
             for columns, block in as_matrices(rows.blocks()):
@@ -109,7 +118,7 @@ class Combining:
                         continue
                     if run.part not in sums:
                         weights = self.scales[run.part] * self.weights[run.part]
-                        sums[run.part] = self._weighted_sum(weights, size)
+                        sums[run.part] = self._weighted_sum(weights, sizes[run.part])
                     moved = math.hypot(moved, answer.write(slice(start, stop), sums[run.part](piece)))
                 if progress:
                     progress("averaging", columns.stop, rows.d)
@@ -167,13 +176,29 @@ class Combining:
             weights = weights[np.argsort(np.concatenate([index for index, _ in judged]))]
         numbers, coefficients = as_float64(pieces), beside(weights, pieces)
         sums = (coefficients[:, None] @ numbers)[:, 0]
-        squares = namespace(numbers).einsum("pnw,pnw->pn", numbers, numbers)
-        error = (n + 2) * UNIT_ROUNDOFF[8] * float((squares * coefficients).sum()) ** 0.5
-        if not math.isfinite(error) or not math.isfinite(float(abs(sums).max())):
+        error = _rounding(numbers, coefficients)
+        if not math.isfinite(float(abs(sums).max())):
             careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in weights]
             parts = [each(piece) for each, piece in zip(careful, numbers, strict=True)]
-            sums, error = joined(parts).reshape(p, width), 0.0
+            sums = joined(parts).reshape(p, width)
+            error = math.hypot(error, *(each.rounding_error(0.0) for each in careful))
         return _Group(first, judged, sums.reshape(-1), error)
+
+
+def _rounding(numbers: Any, weights: Any) -> float:
+    """How far rounding may move the sums of (p, n, w) numbers by their (p, n) weights."""
+    xp, sums = namespace(numbers), weights.sum(1)
+    shares = xp.where(weights > 0, weights / sums[:, None], 0.0)
+    squares = (xp.einsum("pnw,pnw->pn", numbers, numbers) * shares).sum(1)
+    unit = 1.0
+    if not 1e-200 < float(squares.max()) < math.inf:  # squares of rows with or without weight do not fit
+        live = xp.where((weights > 0)[:, :, None], numbers, 0.0)
+        unit = float(abs(live).max()) or 1.0
+        squares = (((live / unit) ** 2).sum(2) * shares).sum(1)
+    lengths = as_host(sums * squares**0.5)
+    peak = float(lengths.max())
+    length = peak * float(np.sqrt(((lengths / peak) ** 2).sum())) if peak > 0 else 0.0
+    return float((numbers.shape[1] + 2) * UNIT_ROUNDOFF[8] * length * unit)
 
 
 class _Pending:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_float64, as_host, to_host_float64
+from randeigen.backend.arrays import as_float64, as_host
 from randeigen.backend.batched import beside, namespace, where_true
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
@@ -56,38 +56,40 @@ class HybridJudge:
 
     def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
         """Those of the (p, n, w) pieces that stand out, judged."""
-        pieces = self.inner.in_unit(pieces)
         if pieces.shape[1] < MIN_BATCHED_ROWS:
             return []
-        w, most = beside(self.inner.prior, pieces), self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
+        most = self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
+        with np.errstate(all="ignore"):
+            large = np.flatnonzero(~(self._variances(self.inner.in_unit(pieces)[0], most) <= most * most))
+            if not large.size:
+                return []
+            found = self._large(pieces[large.tolist()], first, most)
+        return [(large[index], judged) for index, judged in found]
+
+    def _variances(self, pieces: Any, most: float) -> Array:
+        """(p,) of (p, n, w) pieces, along all directions together: more than along one."""
+        live = self.inner.prior > 0
+        if not live.all():  # a row without weight may be as long as it likes
+            pieces = pieces[:, np.flatnonzero(live).tolist()]
         if not 1e-15 < most < 1e15:
             pieces = as_float64(pieces)  # squares of float32 numbers would over- or underflow
-        with np.errstate(all="ignore"):
-            mean = (
-                w.astype(pieces.dtype) @ pieces if isinstance(w, np.ndarray) else w.to(pieces.dtype) @ pieces
-            )
-            apart = pieces - mean[:, None]
-            squares = namespace(apart).einsum("pnw,pnw->pn", apart, apart)
-            variances = as_host(squares) @ self.inner.prior  # along all directions: more than along one
-        large = np.flatnonzero(~(variances <= most * most))
-        if not large.size:
-            return []
-        done = []
-        for index, judged in self._large(pieces[large.tolist()], first, most):
-            done.append((large[index], judged))
-        return done
+        w = beside(self.inner.prior[live], pieces)
+        w = w.astype(pieces.dtype) if isinstance(w, np.ndarray) else w.to(pieces.dtype)
+        apart = pieces - (w @ pieces)[:, None]
+        squares = namespace(apart).einsum("pnw,pnw->pn", apart, apart)
+        return np.asarray(as_host(squares) @ self.inner.prior[live])
 
     def _large(self, pieces: Any, first: int, most: float) -> list[tuple[Index, Judged]]:
         rng = np.random.default_rng([self.inner.seed, Stream.PARTS, first])
 
         def alone(k: int) -> GramGeometry:
-            return self.inner.measured(to_host_float64(pieces[k]), first + k)
+            return self.inner.measured(pieces[k], first + k)
 
-        with np.errstate(all="ignore"):
-            batch, sound = measured_batch(as_float64(pieces), rng)
-            good = where_true(sound)
-            numbers = as_host(good)
-            done = self._standing_out(batch.take(good), most, numbers, alone) if len(good) else []
+        scaled, fits = self.inner.in_unit(pieces)
+        batch, sound = measured_batch(as_float64(scaled), rng)
+        sound = sound & beside(fits, scaled)
+        good = where_true(sound)
+        done = self._standing_out(batch.take(good), most, as_host(good), alone) if len(good) else []
         for k in np.flatnonzero(~as_host(sound)).tolist():
             done += self._alone(alone(k), most, k)
         return done

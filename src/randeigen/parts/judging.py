@@ -12,13 +12,14 @@ import numpy as np
 from randeigen.backend.arrays import as_float64, as_host, to_host_float64
 from randeigen.backend.batched import beside, namespace, where_true
 from randeigen.backend.random_streams import Stream
+from randeigen.certificate import distance_to_mean
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
-from randeigen.part_certificate import held_by_heaviest
+from randeigen.part_certificate import SMALLEST_SQUARE, held_by_heaviest
 from randeigen.pipeline import judge
 from randeigen.rules.base import Assumed, Rule
-from randeigen.types import Array, Index
+from randeigen.types import Array, Index, Mask
 
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
 
@@ -46,36 +47,41 @@ class Judge:
     assumed: Assumed
     seed: int
     prior: Array  # (n,)
-    unit: float  # lengths times this are the caller's: squares of 1e-200, or of 1e200, are no floats
+    exponent: int  # lengths times 2**this are the caller's: squares of 1e-200, or of 1e200, are no floats
 
     def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
         """(p, n, w) pieces of the usable rows, each a part, numbered from `first`; and which is which."""
         rng = np.random.default_rng([self.seed, Stream.PARTS, first])
-        pieces = self.in_unit(pieces)
         done: list[tuple[Index, Judged]] = []
-        left: Index = np.arange(len(pieces))
         with np.errstate(all="ignore"):
-            for exact in (False, True) if pieces.dtype.itemsize == 4 else (True,):
-                if not left.size or pieces.shape[1] < MIN_BATCHED_ROWS:
+            scaled, fits = self.in_unit(pieces)
+            left: Index = np.flatnonzero(fits)
+            for exact in (False, True) if scaled.dtype.itemsize == 4 else (True,):
+                if not left.size or scaled.shape[1] < MIN_BATCHED_ROWS:
                     break
-                some = pieces if left.size == len(pieces) else pieces[left]
+                some = scaled if left.size == len(scaled) else scaled[left]
                 batch, sound = measured_batch(as_float64(some) if exact else some, rng)
                 good = where_true(sound)
                 judged = self.batch(batch.take(good)) if len(good) else None
                 if judged:
                     done.append((left[as_host(good)], judged))
                     left = left[~as_host(sound)]
-        for k in left.tolist():
-            done.append(
-                (np.array([k]), self.alone(self.measured(to_host_float64(pieces[k]), first + k), first + k))
-            )
+        for k in (*left.tolist(), *np.flatnonzero(~fits).tolist()):
+            done.append((np.array([k]), self.alone(self.measured(pieces[k], first + k), first + k)))
         return done
 
-    def in_unit(self, pieces: Any) -> Any:
-        """The same in this unit; in float64 on a GPU, whose float32 products may be TF32."""
-        if self.unit == 1:
-            return pieces if isinstance(pieces, np.ndarray) else as_float64(pieces)
-        return as_float64(pieces) * (1 / self.unit)
+    def in_unit(self, pieces: Any) -> tuple[Any, Mask]:
+        """The same in this unit, and (p,) which of them have no number that is too large or small for it.
+
+        In float64 on a GPU, whose float32 products may be TF32.
+        """
+        if not self.exponent:
+            return pieces if isinstance(pieces, np.ndarray) else as_float64(pieces), np.ones(
+                len(pieces), bool
+            )
+        exact = as_float64(pieces)
+        scaled = exact * 2.0**-self.exponent  # exact where nothing over- or underflows
+        return scaled, as_host((scaled * 2.0**self.exponent == exact).reshape(len(exact), -1).all(1))
 
     def batch(self, batch: GramBatch) -> Judged | None:
         """Many parts at once; None where the rule takes one after the other."""
@@ -111,32 +117,33 @@ class Judge:
         variance = math.inf if held >= 1 or not scale else 0.0
         if 0 < held < 1 and scale:
             bound = found.bias_bound / scale
-            variance = bound * bound * (1 - held) / held
+            variance = max(bound * bound, SMALLEST_SQUARE if bound > 0 else 0.0) * (1 - held) / held
         judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
         if not is_plain(cloud) or not math.isfinite(float(judged.traces[0])):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
-        to_mean = cloud.scale * cloud.distance_between(scale * w[0], np.full(cloud.n, 1 / cloud.n))
         # The variance holds its rounding already; what rounding hides of the influence is added to it.
         rounding = np.array([cloud.rounding_error(w[0]) * cloud.scale * cloud.scale])
         return judged._replace(
             variances=np.array([variance]),
             scales=np.array([scale]),
             rounding=rounding,
-            to_mean=np.array([to_mean]),
+            to_mean=np.array([distance_to_mean(cloud, w[0], scale)]),
         )
 
-    def measured(self, piece: Array, part: int) -> GramGeometry:
+    def measured(self, piece: Any, part: int) -> GramGeometry:
+        """One (n, w) piece in the caller's numbers, measured as whole rows are; its geometry in this unit."""
+        piece = to_host_float64(piece)
         accumulator = GramAccumulator(
             piece.shape[0], int(np.random.default_rng([self.seed, part]).integers(2**63))
         )
         with np.errstate(all="ignore"):
             accumulator.add(slice(0, piece.shape[1]), piece)
-            return accumulator.geometry()
+            return replace(accumulator.geometry_in(self.exponent), scale=1.0)
 
 
 def is_plain(geometry: GramGeometry) -> bool:
     """Whether its inner products can be had in one unit, all of them."""
-    return geometry.beyond is None and 1e-75 < geometry.scale < 1e75
+    return geometry.beyond is None
 
 
 def _judged(batch: GramBatch, weights: Any, variances: Any, stops: Sequence[str]) -> Judged:

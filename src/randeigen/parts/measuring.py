@@ -6,7 +6,7 @@ Gram matrices together may be larger than the rows. Here all of such a run share
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 from functools import reduce
 from typing import Any
 
@@ -22,8 +22,6 @@ from randeigen.partition import Partition
 from randeigen.types import Index, Progress, Rows
 
 MAX_GRAM_NUMBERS = 2**27  # numbers of all Gram matrices that are kept between the passes
-
-MAX_SCALE = 2.0**400  # of a part beside the whole: with more, what is squared overflows or vanishes
 
 
 class MeasuredParts:
@@ -65,21 +63,18 @@ class MeasuredParts:
         self._unusable = {int(i): NOT_FINITE for i in np.flatnonzero(unusable)}
         return whole.geometry()
 
-    def geometries(self, index: Index, unit: float, *, batched: bool) -> dict[int, GramGeometry]:
-        """Of these rows, in this unit: the geometry of each long run, or of each part that is in none."""
+    def geometries(self, index: Index, *, batched: bool) -> dict[int, GramGeometry]:
+        """Of these rows, in the unit of whole rows: the geometry of each long run, or of each other part."""
+        exponent = exponent_of(self.whole)
         runs = {run.part for run in self.partition.runs if run.times > 1}
         with np.errstate(all="ignore"):
-            found = {
-                key: each.geometry().take(index)
+            return {
+                key: each.geometry_in(exponent).take(index)
                 for key, each in self._accumulators.items()
                 if (key in runs) == batched
             }
-        return {key: _in_unit(each, unit) for key, each in found.items()}
 
 
-def _in_unit(geometry: GramGeometry, unit: float) -> GramGeometry:
-    """The same in another unit; where squares would not fit it, every row off the pivot is too far out."""
-    scale = geometry.scale / unit
-    if 1 / MAX_SCALE < scale < MAX_SCALE:
-        return replace(geometry, scale=scale)
-    return replace(geometry, scale=1.0, beyond=geometry.squared_norms_from_pivot() > 0)
+def exponent_of(geometry: GramGeometry) -> int:
+    """Of its unit, which is a power of two."""
+    return math.frexp(geometry.scale)[1] - 1

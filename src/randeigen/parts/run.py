@@ -18,10 +18,10 @@ from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import as_batch
 from randeigen.part_certificate import held_by_heaviest
 from randeigen.partition import Partition
-from randeigen.parts.combining import Combining
+from randeigen.parts.combining import KEPT, Combining
 from randeigen.parts.hybrid import HybridJudge
 from randeigen.parts.judging import Judge
-from randeigen.parts.measuring import MeasuredParts
+from randeigen.parts.measuring import MeasuredParts, exponent_of
 from randeigen.pipeline import checked_seed, judge
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.rules.base import MAX_ROWS_NAMED, Rule, assume, check_on_excess
@@ -91,25 +91,27 @@ def run(
         notes = (*notes, *on_claims)
     unit = measured.whole.scale
     cloud = replace(measured.whole.take(index).with_prior_weights(prior), scale=1.0)
-    one = Judge(rule, index, assumed, seed, prior, unit)
+    one = Judge(rule, index, assumed, seed, prior, exponent_of(measured.whole))
+    parts = measured.geometries(index, batched=False)
     with single_threaded_blas(index.size), np.errstate(all="ignore"):
         whole = None
         if partition.hybrid:
             rng = np.random.default_rng([seed, Stream.RULE])
             whole = judge(cloud, rule, index, assumed, rng)
-            runs = measured.geometries(index, unit, batched=True)
-            hybrid = HybridJudge.of(one, whole, partition, runs)
-            judged = hybrid.geometries(measured.geometries(index, unit, batched=False), partition.widths)
+            runs = measured.geometries(index, batched=True)
+            hybrid = HybridJudge.of(one, whole, partition, _in_unit(runs))
+            judged = hybrid.geometries(_in_unit(parts), partition.widths)
         else:
-            judged = one.geometries(measured.geometries(index, unit, batched=False))
+            judged = one.geometries(_in_unit(parts))
     default = prior / prior.sum() if whole is None else whole.verdict.weights
     combining = Combining(
         partition, usable, assumed.certified, default, 1.0 if whole is None else whole.verdict.scale
     )
     for part, each in judged:
         combining.add(part, each)
-    size = RowSizes.of(replace(cloud, scale=unit), default)
-    answer = combining.average(rows, hybrid if whole else one, size, progress)
+    sizes = {part: RowSizes.of(each, combining.weights[part]) for part, each in parts.items()}
+    sizes[KEPT] = RowSizes.of(replace(cloud, scale=unit), default)
+    answer = combining.average(rows, hybrid if whole else one, sizes, progress)
     if whole is not None:
         with np.errstate(all="ignore"):
             _add_the_rest(combining, cloud, whole)
@@ -163,6 +165,11 @@ def _check(rows: Rows, rule: Rule) -> None:
         )
 
 
+def _in_unit(parts: dict[int, GramGeometry]) -> dict[int, GramGeometry]:
+    """The same with lengths in the unit of whole rows, not in the caller's."""
+    return {part: replace(geometry, scale=1.0) for part, geometry in parts.items()}
+
+
 def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -> None:
     """The columns that keep the weights of the whole rows are one part: what the others left."""
     w, scale, own = whole.verdict.weights, whole.verdict.scale, combining.own
@@ -176,8 +183,14 @@ def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -
     top, known = math.inf, bool(np.isfinite(covariances).all()) and cloud.beyond is None
     if known:
         top = max(float(np.linalg.eigvalsh(covariances[0])[-1]), 0.0) + rounding
-        even = np.full((1, cloud.n), 1 / cloud.n)
-        combining.add_distance(float(batch.distances_between(scale * w[None], even)[0]))
+    even = np.full((1, cloud.n), 1 / cloud.n)
+    # What a scale adds is seen from the origin, which is known for all columns together alone.
+    to_mean = (
+        batch.distances_between(w[None], even)[0]
+        if scale == 1
+        else cloud.distance_between(scale * w, even[0])
+    )
+    combining.add_distance(float(to_mean) if known else math.inf)
     held = float(held_by_heaviest(w[None], whole.certified)[0])
     if 0 < held < 1 and scale and whole.bias_bound is not None:  # no part of the columns varies more than all
         bound = whole.bias_bound / scale

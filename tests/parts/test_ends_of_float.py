@@ -1,0 +1,114 @@
+"""The certificate of parts holds at the ends of float64 and float32, in every part and in all together."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen import rules
+
+CUTS = ("tensor", "columns:1", "columns:2", "hybrid", "hybrid:columns:2")
+SMALLEST = np.longdouble(1e-318)
+
+
+@pytest.fixture(autouse=True)
+def no_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def gaussian(n: int, d: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def norm(vector: np.ndarray) -> Any:
+    most = np.abs(vector).max()
+    return most * np.sqrt(((vector / most) ** 2).sum()) if most > 0 else most
+
+
+def check_certificate(rows: np.ndarray, result: Any, corrupt: Any) -> None:
+    """These rows have moved no part, nor all together, by more than is claimed."""
+    exact, parts = rows.astype(np.longdouble), result.parts
+    moved = np.zeros(rows.shape[1], dtype=np.longdouble)
+    for run in parts.partition.runs:
+        for k in range(run.times):
+            part, at = run.part + k, slice(run.start + k * run.width, run.start + (k + 1) * run.width)
+            weights = parts.weights[part].astype(np.longdouble)
+            honest = weights.copy()
+            honest[corrupt] = 0
+            if not honest.any():
+                assert result.bias_bound == math.inf
+                continue
+            change = weights / weights.sum() - honest / honest.sum()
+            moved[at] = parts.scales[part] * (change @ exact[:, at])
+            if not math.isnan(parts.bounds[part]):
+                assert norm(moved[at]) <= np.longdouble(parts.bounds[part]) * (1 + 1e-9) + SMALLEST
+    assert norm(moved) <= np.longdouble(result.bias_bound) * (1 + 1e-9) + SMALLEST
+    plain = norm(exact.mean(0) - np.asarray(result.mean).astype(np.longdouble))
+    assert plain <= np.longdouble(result.distance_to_mean) * (1 + 1e-6) + SMALLEST
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("far", [1e200, 1.7e305])
+@pytest.mark.parametrize("near", [1e-231, 1e-180, 1e-30])
+def test_rows_of_two_worlds(cut: str, far: float, near: float) -> None:
+    rows = np.where(gaussian(24, 7) > 0, near, -near)
+    rows[19:] = far * np.sign(gaussian(5, 1, seed=1))
+    result = randeigen.aggregate(rows, f=5, seed=1, partition=cut)
+    check_certificate(rows, result, slice(19, None))
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    "rule", [rules.RandEigen(f=5), rules.DnC(f=5), rules.Krum(f=5), rules.GeometricMedian(f=5)]
+)
+def test_rows_that_are_nearly_all_one_point(cut: str, rule: Any) -> None:
+    rows = np.zeros((24, 6))
+    rows[:, 0] = 6.76e-319 * np.sign(gaussian(24, 1)[:, 0])
+    for row, size in zip((5, 7, 9, 10, 11), (-2.8e-236, 1.9e-36, -2.5e-195, 2e-295, 1e200), strict=True):
+        rows[row, 1 + row % 5] = size
+    for seed in range(3):
+        result = randeigen.aggregate(rows, rule=rule, seed=seed, partition=cut)
+        check_certificate(rows, result, [5, 7, 9, 10, 11])
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("low", "high"), [(1e-300, 1e300), (1.0, 1e300), (1e-300, 1.0), (1e-150, 1e150)])
+def test_parts_of_different_worlds(cut: str, low: float, high: float) -> None:
+    rows = gaussian(12, 8)
+    rows[:3] += 1
+    rows *= np.repeat([low, high], 4)
+    check_certificate(rows, randeigen.aggregate(rows, f=3, seed=0, partition=cut), slice(3))
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("limit", [1e-300, 1e-200, 1e-100, 1e100])
+def test_answers_clipped_to_next_to_nothing(cut: str, limit: float) -> None:
+    rows = gaussian(20, 8)
+    result = randeigen.aggregate(rows, rule=rules.NormClipping(f=2, limit=limit), seed=0, partition=cut)
+    check_certificate(rows, result, slice(2))
+    assert result.bias_bound < max(1e3 * limit, 1e-140)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("far", [1e20, 1e100, 1e300])
+def test_a_row_that_was_left_out_does_not_widen_the_bound(cut: str, far: float) -> None:
+    rows = gaussian(20, 8)
+    usual = randeigen.aggregate(rows, f=2, seed=0, partition=cut).bias_bound
+    rows[0] = far
+    assert randeigen.aggregate(rows, f=2, seed=0, partition=cut).bias_bound < 3 * usual
+
+
+def test_a_row_that_was_left_out_makes_no_part_of_a_hybrid_stand_out() -> None:
+    for dtype, far in (("float32", 3e38), ("float64", 1e300)):
+        rows = gaussian(20, 64).astype(dtype)
+        rows[0] = far
+        result = randeigen.aggregate(rows, f=2, seed=0, partition="hybrid:columns:4")
+        assert not result.parts.own.any()
