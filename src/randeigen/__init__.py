@@ -24,6 +24,7 @@ from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Verdict
 
 if typing.TYPE_CHECKING:  # imported on first use, below
+    from randeigen import distributed as distributed
     from randeigen import lab as lab
     from randeigen import torch as torch
     from randeigen.inspection import inspect as inspect
@@ -50,12 +51,12 @@ __all__ = [
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> "typing.Any":
-        """Import `randeigen.torch`, `randeigen.lab` and `inspect` on first use."""
-        if name in ("lab", "torch"):
+        """Import `randeigen.distributed`, `lab`, `torch` and `inspect` on first use."""
+        if name in ("distributed", "lab", "torch"):
             return importlib.import_module(f"randeigen.{name}")
         if name == "inspect":
             return importlib.import_module("randeigen.inspection").inspect
         raise AttributeError(f"module 'randeigen' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), "inspect", "lab", "torch"})
+        return sorted({*globals(), "distributed", "inspect", "lab", "torch"})

@@ -34,7 +34,7 @@ FLOORS = (
     {"advice"},
     {"api", "inspection"},
     {"__init__"},  # it re-exports what is below it
-    {"attacks", "pages", "provenance", "timed_rows", "torch"},
+    {"attacks", "distributed", "pages", "provenance", "timed_rows", "torch"},
     {"bridges"},
     {"flower", "nvflare"},
     {"plotting", "timing"},

@@ -1,0 +1,205 @@
+"""Rows that lie on ranks, one on each, as a source of the pipeline.
+
+Each rank receives all n rows of its own columns, adds its share of the Gram matrix, and n² numbers are summed
+over the ranks. All come to the same verdict; each sums its own columns, and these are spread to all.
+
+    rows ──▶ each rank: all n rows of its columns ──▶ its share ──sum over ranks──▶ rule ──▶ n weights
+                                         └─────────────── weighted sum of its columns ◀──────────┘
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from randeigen.backend.arrays import as_writable_array, store
+from randeigen.backend.chunking import BLOCK_BYTES
+from randeigen.distributed.peers import Peers, even_sizes, starts_of
+from randeigen.distributed.summed_shares import summed
+from randeigen.errors import BadParameter
+from randeigen.geometry.gram_accumulator import NOT_FINITE
+from randeigen.geometry.gram_share import GramShare
+from randeigen.pipeline import StreamedRows
+from randeigen.rows.convert import ArrayRows
+from randeigen.rules import Rule
+from randeigen.source import Combined, Judgement
+from randeigen.types import Answer, Block, Geometry, GeometryKind, Mask, Progress, Statistic, Weights
+
+
+class Bucket(NamedTuple):
+    """Some columns of every rank's row, while they are exchanged."""
+
+    flat: Tensor  # this rank's numbers; the mean, in the end
+    received: Tensor  # (n, own columns) all ranks' numbers of the columns that this rank owns
+    sizes: list[int]  # how many columns each rank owns
+    counted: bool  # whether these columns are measured here, and not on another shard that holds them too
+    sent: Any
+
+    def own(self, rank: int) -> Tensor:
+        """The own columns' place in `flat`."""
+        start = sum(self.sizes[:rank])
+        return self.flat[start : start + self.sizes[rank]]
+
+
+class RankRows:
+    """The source. `start` each bucket, then hand it to the pipeline; the mean lies in the buckets."""
+
+    carries = False
+
+    def __init__(self, peers: Peers, shards: Sequence[Peers]) -> None:
+        self.peers, self.shards = peers, shards
+        self.n = peers.size
+        self.owners = [True] * self.n  # which ranks may own columns of the mean
+        self.device = torch.device("cpu")  # where small vectors are summed: beside the rows
+        self.unusable: Mapping[int, str] = {}
+        self.buckets: list[Bucket] = []
+        self.weights: Weights = np.zeros(self.n)  # those of the first rank, once rows are combined
+        self._memory: dict[tuple[Any, ...], Tensor] = {}
+
+    def start(self, flat: Tensor, counted: bool = True) -> None:
+        """Begin to exchange a vector of which every rank holds its own."""
+        sizes = even_sizes(flat.numel(), self.owners)
+        own = sizes[self.peers.rank]
+        key = len(self.buckets), own, flat.dtype, flat.device  # position alone will not do: buckets change
+        received = self._memory.get(key)
+        if received is None:
+            received = torch.empty((self.n, own), dtype=flat.dtype, device=flat.device)
+        sent = self.peers.exchange(received, flat, sizes)
+        self._memory[key] = received
+        self.buckets.append(Bucket(flat, received, sizes, counted, sent))
+
+    def finish(self) -> None:
+        """Forget the buckets, and memory that no bucket of this step was received into."""
+        used = {id(bucket.received) for bucket in self.buckets}
+        self._memory = {key: block for key, block in self._memory.items() if id(block) in used}
+        self.buckets = []
+
+    def measure(
+        self,
+        want: Statistic,
+        kind: GeometryKind = "auto",
+        seed: int = 0,
+        trusted: int | None = None,
+        progress: Progress | None = None,
+    ) -> Geometry:
+        """The exact Gram matrix, whatever is wanted: a sum over the ranks needs no rows."""
+        for bucket in self.buckets:
+            bucket.sent.wait()
+        rows = OwnColumns([(bucket.received, None) for bucket in self.buckets if bucket.counted], self.n)
+        share = GramShare.measure(rows, seed) if rows.d else GramShare.of_nothing(self.n)
+        for peers in (self.peers, *self.shards):
+            share = summed(share, peers, self.device)
+        self.unusable = {int(i): NOT_FINITE for i in np.flatnonzero(share.unusable)}
+        return share.geometry(seed)
+
+    def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
+        """Each rank sums its own columns into their place, then all pieces are spread to all ranks."""
+        judgement = self._as_first_rank(judgement)
+        self.weights = np.zeros(self.n)
+        self.weights[usable] = judgement.verdict.weights
+        rank = self.peers.rank
+        rows = OwnColumns([(bucket.received, bucket.own(rank)) for bucket in self.buckets], self.n)
+        combined = StreamedRows(rows).combine(judgement, usable, progress)
+        spreading = [work for bucket in self.buckets for work in self.peers.gather(bucket.flat, bucket.sizes)]
+        combined = self._over_all_columns(combined)
+        for work in spreading:
+            work.wait()
+        return combined
+
+    def changed(self) -> Sequence[int]:
+        """None: what is judged is what was received."""
+        return ()
+
+    def _as_first_rank(self, judgement: Judgement) -> Judgement:
+        """The judgement with the first rank's weights: another processor may round them otherwise."""
+        verdict = judgement.verdict
+        numbers = torch.from_numpy(np.append(verdict.weights, verdict.scale)).to(self.device)
+        for peers in (self.peers, *self.shards):
+            peers.from_first(numbers)
+        first = numbers.cpu().numpy()
+        return judgement._replace(verdict=replace(verdict, weights=first[:-1], scale=float(first[-1])))
+
+    def _over_all_columns(self, combined: Combined) -> Combined:
+        """Distances over all columns, from those over the own ones of each rank.
+
+        Each allows for the rounding of all columns, so over k ranks that is counted sqrt(k) times.
+        """
+        away, to_mean = combined.away, combined.distance_to_mean or 0.0
+        for peers in (self.peers, *self.shards):
+            away, to_mean = (math.hypot(*each) for each in peers.slots((away, to_mean), self.device))
+        return Combined(None, away, None if combined.distance_to_mean is None else to_mean)
+
+
+class OwnColumns:
+    """All n rows of the columns that this rank owns, block by block, and the place of their mean."""
+
+    carries = False
+
+    def __init__(self, blocks: Sequence[tuple[Tensor, Tensor | None]], n: int) -> None:
+        some = [(block, place) for block, place in blocks if block.shape[1]]
+        self._arrays = [ArrayRows(block, BLOCK_BYTES) for block, _ in some]
+        self._places = [place for _, place in some]
+        self._starts = starts_of(array.d for array in self._arrays)
+        self.n, self.d = n, self._starts[-1]
+        self.unusable: Mapping[int, str] = {}
+        self.on_host = all(array.on_host for array in self._arrays)
+        self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
+
+    def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
+        """Each bucket's own blocks, one bucket after the other."""
+        for array, start in zip(self._arrays, self._starts, strict=False):
+            for columns, block in array.blocks(multiple):
+                yield slice(start + columns.start, start + columns.stop), block
+
+    def answer(self) -> Answer:
+        """The buckets' own memory."""
+        return _IntoPlace(self._starts, self._places)
+
+    def changed(self) -> Sequence[int]:
+        """None."""
+        return ()
+
+
+class _IntoPlace:
+    """The mean of the own columns, written where the rank's own numbers were. No block spans two buckets."""
+
+    def __init__(self, starts: Sequence[int], places: Sequence[Any]) -> None:
+        self._starts, self._memory = starts, [as_writable_array(place) for place in places]
+
+    def _at(self, columns: slice) -> Any:
+        bucket = bisect_right(self._starts, columns.start) - 1
+        start = self._starts[bucket]
+        return self._memory[bucket][columns.start - start : columns.stop - start]
+
+    def write(self, columns: slice, values: Any) -> float:
+        return store(self._at(columns), values)
+
+    def place(self, columns: slice, like: Any) -> Any:
+        memory = self._at(columns)
+        return memory if memory.dtype == like.dtype else None
+
+    def finish(self, weights: Weights) -> None:
+        return None
+
+
+def check_rule(rule: Rule, n: int) -> Rule:
+    """The rule, if it can judge n ranks by inner products, and columns wherever they lie."""
+    rule.assumed_corrupt(n)
+    if rule.geometry not in ("auto", "gram"):
+        raise BadParameter(
+            f"{type(rule).__name__} is defined on a projection, and ranks measure rows exactly; give one "
+            "that goes by inner products, such as randeigen.RandEigen(f=1)."
+        )
+    if rule.block_multiple() > 1:
+        raise BadParameter(
+            f"{type(rule).__name__} judges chunks of {rule.block_multiple()} columns, which ranks cut "
+            "elsewhere; give one that judges whole rows, such as randeigen.RandEigen(f=1)."
+        )
+    return rule
