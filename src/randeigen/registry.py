@@ -2,7 +2,8 @@
 
 Commands, configurations of the laboratory and audits name rules, attacks and servers in it, so that a record
 can be rerun from its own words. Rules are built here; attacks by `randeigen.attacks.build`, servers by
-`randeigen.lab.servers.build`, with `parse`.
+`randeigen.lab.servers.build`, with `parse`. A rule or attack of one's own is the name of a Python file and of
+what it defines: `my_rules.py:Best`, `nnm+my_rules.py:Best:power=3`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, Literal, TypeAlias, get_origin
 
 from randeigen.errors import BadFraction, BadParameter
+from randeigen.own_code import load, moved, own_name, pinned
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES, Rule, literal_choices
 from randeigen.rules.function import FunctionRule
@@ -26,6 +28,7 @@ DEFAULT = "randeigen"
 MAX_NAME_LENGTH = 2000  # characters, parameters included
 RuleLike: TypeAlias = Rule | str | Callable[..., Any]  # a rule, its name, or a function of the Gram matrix
 NO_ALIASES: Mapping[str, str] = {}
+OwnMaker: TypeAlias = Callable[[str, Any], Callable[..., Any]]  # (its name, what a file defines): the maker
 
 
 def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
@@ -36,10 +39,30 @@ def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
         raise BadParameter(
             f"rule {_cut(text)} has {len(mixers)} mixers; give at most {MAX_STAGES} (two or three will do)."
         )
-    rule: Rule = parse(last, RULES, "rule", eps, f)
+    rule: Rule = parse(last, RULES, "rule", eps, f, own=_own_rule)
     for mixer in reversed(mixers):
-        rule = parse(mixer, MIXERS, "mixer", eps, f) | rule
+        rule = parse(mixer, MIXERS, "mixer", eps, f, own=_own_mixer) | rule
     return rule
+
+
+def pinned_rule(text: str) -> str:
+    """The rule's name as records have it: with the digest of a file that it names."""
+    return "+".join(map(pinned, _stages(text)))
+
+
+def rule_in(text: str, file: str | None) -> str:
+    """The name of a recorded rule; where it is one of a file, in the file that the caller names.
+
+    A record may come from a stranger: no file is run because a record says so.
+    """
+    stages = _stages(text)
+    for asked in filter(None, map(own_name, stages)):
+        if file is None:
+            raise BadParameter(
+                f"the rule is {asked.name} of a file, {asked.file}, which is run only if you name it: "
+                f"--code {asked.file}. It must have the recorded content."
+            )
+    return "+".join(moved(stage, file) if file is not None else stage for stage in stages)
 
 
 def as_rule(rule: RuleLike | None, eps: float | None, f: int | None) -> Rule:
@@ -93,20 +116,36 @@ def parse(
     f: int | None = None,
     *,
     aliases: Mapping[str, str] = NO_ALIASES,
+    own: OwnMaker | None = None,
 ) -> Any:
     """What `name` or `name:key=value,key=value` asks for among `known`; eps and f go to those that take them.
 
-    `aliases` maps earlier names to names in `known`.
+    `aliases` maps earlier names to names in `known`. `own` takes what a user's file defines, and returns what
+    makes one of this kind of it, or raises BadParameter.
     """
     _check_length(text, kind)
-    name, colon, rest = text.partition(":")
-    name = name if name in known else aliases.get(name, name)
-    if name not in known:
-        near = _closest(name, known)
-        raise BadParameter(f"there is no {kind} {name!r}{near}. Known are: {', '.join(known)}.")
-    accepted = parameters(known[name])
+    if own is not None and (asked := own_name(text)):
+        name, rest = asked.label, asked.parameters
+        make = own(name, load(asked))
+    else:
+        name, colon, after = text.partition(":")
+        rest = after if colon else None
+        name = name if name in known else aliases.get(name, name)
+        if name not in known:
+            near = _closest(name, known)
+            raise BadParameter(f"there is no {kind} {name!r}{near}. Known are: {', '.join(known)}.")
+        make = known[name]
+    values = _values(kind, name, make, rest)
+    if "eps" in inspect.signature(make).parameters:
+        values |= {"eps": eps, "f": f}
+    return make(**values)
+
+
+def _values(kind: str, name: str, make: Callable[..., Any], text: str | None) -> dict[str, Any]:
+    """The parameters in `key=value,key=value`; None: none are given."""
+    accepted = parameters(make)
     values: dict[str, Any] = {}
-    for part in rest.split(",") if colon else ():
+    for part in text.split(",") if text is not None else ():
         key, equals, value = part.partition("=")
         if not equals or key not in accepted:
             choice = f"it takes {', '.join(f'{k}=...' for k in accepted)}" if accepted else "it takes none"
@@ -114,9 +153,11 @@ def parse(
         if key in values:
             raise BadParameter(f"{kind} {name!r} is given {key} twice.")
         values[key] = _value(key, value, accepted[key])
-    if "eps" in inspect.signature(known[name]).parameters:
-        values |= {"eps": eps, "f": f}
-    return known[name](**values)
+    signature = inspect.signature(make).parameters
+    for key in accepted:
+        if key not in values and signature[key].default is inspect.Parameter.empty:
+            raise BadParameter(f"{kind} {name!r} needs {key}: give {name}:{key}={_example(accepted[key])}.")
+    return values
 
 
 def parameters(factory: Callable[..., Any]) -> dict[str, str]:
@@ -129,13 +170,62 @@ def parameters(factory: Callable[..., Any]) -> dict[str, str]:
 
 def _annotation(parameter: inspect.Parameter, module: str) -> str:
     """A parameter's type as written; an alias of a `Literal` as that literal, which lists the choices."""
-    text = str(parameter.annotation)
+    written = parameter.annotation
+    if written is inspect.Parameter.empty:  # as its default is
+        written = float if parameter.default in (None, inspect.Parameter.empty) else type(parameter.default)
+    text = written.__name__ if isinstance(written, type) else str(written)
     alias = vars(sys.modules[module]).get(text)
     return str(alias) if get_origin(alias) is Literal else text
 
 
 def _stages(text: str) -> list[str]:
-    return re.split(r"\+(?=[a-z])", text)  # not the sign in 1e+20
+    return re.split(r"\+(?=[A-Za-z_./~\\])", text)  # not the sign in 1e+20
+
+
+def _own_rule(name: str, found: Any) -> Callable[..., Rule]:
+    if isinstance(found, type) and issubclass(found, Rule):
+        if inspect.isabstract(found):
+            raise BadParameter(f"{name} is no rule yet: it has no `decide(geometry, f, rng)`.")
+        return found
+    if inspect.isfunction(found):
+        return keyword_maker(found, _function_rule)
+    raise BadParameter(
+        f"{name} is not a rule but {_what(found)}; name a class that derives from randeigen.rules.Rule, or a "
+        "function of the Gram matrix that returns weights."
+    )
+
+
+def _own_mixer(name: str, found: Any) -> Callable[..., PreAggregator]:
+    if isinstance(found, type) and issubclass(found, PreAggregator):
+        return found
+    raise BadParameter(
+        f"{name} is not a mixer but {_what(found)}; name a class that derives from "
+        "randeigen.rules.PreAggregator before the +."
+    )
+
+
+def keyword_maker(function: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes `wrap(function, ...)`: a name can carry the function's keyword-only parameters."""
+    own = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    names = {p.name for p in own}
+
+    def make(**given: Any) -> Any:
+        keywords = {key: value for key, value in given.items() if key in names}
+        chosen = update_wrapper(partial(function, **keywords), function) if keywords else function
+        return wrap(chosen, **{key: value for key, value in given.items() if key not in names})
+
+    others = list(inspect.signature(wrap).parameters.values())[1:]
+    vars(make)["__signature__"] = inspect.Signature([*others, *own])
+    make.__module__ = function.__module__
+    return make
+
+
+def _function_rule(function: Callable[..., Any], eps: float | None = None, f: int | None = None) -> Rule:
+    return FunctionRule(eps, f, function)
+
+
+def _what(found: Any) -> str:
+    return f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
 def _value(key: str, text: str, kind: str) -> Any:

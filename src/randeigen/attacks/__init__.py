@@ -1,6 +1,7 @@
 """Byzantine clients and poisoners: every attack of the laboratory, and the registry of their names.
 
     attack = randeigen.attacks.build("mra:boost=5")     # for a federation; None for "none"
+    attack = randeigen.attacks.build("mine.py:Stale")   # what a file of one's own defines
     poison = randeigen.attacks.build_poison("trigger")  # for a training set
 
 Whatever a module of `updates/`, `clients/` or `poisons/` declares is in the registry: a new attack is one
@@ -24,6 +25,7 @@ from randeigen.attacks.clients.embedding_poisoning import EP
 from randeigen.attacks.clients.label_flip import LabelFlip
 from randeigen.attacks.clients.model_replacement import MRA
 from randeigen.attacks.clients.mpa import MPA
+from randeigen.attacks.own import FunctionAttack, own_attack, own_poison
 from randeigen.attacks.poisons.gradient_matching import GradientMatching
 from randeigen.attacks.poisons.simple import Clean, LabelFlipPoison, Trigger
 from randeigen.attacks.poisons.subpopulation import Subpopulation
@@ -52,6 +54,7 @@ __all__ = [
     "ChunkedHIDRA",
     "Clean",
     "Far",
+    "FunctionAttack",
     "GradientMatching",
     "KrumAttack",
     "LabelFlip",
@@ -100,27 +103,31 @@ def build(text: str) -> Any:
     """The attack on a federation that a name, with parameters or without, stands for.
 
     Parameters:
-        text: `name` or `name:key=value,key=value`; `randeigen attacks` lists the names.
+        text: `name` or `name:key=value,key=value`; `randeigen attacks` lists the names. One of your own is
+            `file.py:Name`, with parameters as well: a class with `craft` or `updates`, or a function of the
+            honest rows, the number of Byzantine rows to make and a random generator.
 
     Returns:
         The attack; None for "none".
 
     Raises:
         BadParameter: no attack has this name, or it has no such parameter.
+        BadFile: the file is not there, cannot be run, or does not define the name.
 
     Examples:
         >>> import randeigen.attacks
         >>> randeigen.attacks.build("ipm:q=2")
         IPM(q=2.0)
     """
-    return _build(text, ATTACKS, lambda: None)
+    return _build(text, ATTACKS, lambda: None, own_attack)
 
 
 def build_poison(text: str) -> Any:
     """The attack on a training set that a name, with parameters or without, stands for.
 
     Parameters:
-        text: `name` or `name:key=value,key=value`; `randeigen attacks` lists the names.
+        text: `name` or `name:key=value,key=value`; `randeigen attacks` lists the names. One of your own is
+            `file.py:Name`, a class with `poison`.
 
     Returns:
         The poison; for "none" one that leaves the data as it is.
@@ -133,7 +140,7 @@ def build_poison(text: str) -> Any:
         >>> randeigen.attacks.build_poison("label-flip:share=0.05")
         LabelFlipPoison(share=0.05)
     """
-    return _build(text, POISONS, Clean)
+    return _build(text, POISONS, Clean, own_poison)
 
 
 def info_of(text: str) -> AttackInfo | None:
@@ -154,9 +161,9 @@ def info_of(text: str) -> AttackInfo | None:
     return ATTACKS.get(_aliases(ATTACKS).get(name, name))
 
 
-def _build(text: str, known: Mapping[str, AttackInfo], none: Any) -> Any:
+def _build(text: str, known: Mapping[str, AttackInfo], none: Any, own: registry.OwnMaker) -> Any:
     makers = {"none": none, **{name: info.make for name, info in known.items()}}
-    return registry.parse(text, makers, "attack", aliases=_aliases(known))
+    return registry.parse(text, makers, "attack", aliases=_aliases(known), own=own)
 
 
 def _aliases(known: Mapping[str, AttackInfo]) -> dict[str, str]:

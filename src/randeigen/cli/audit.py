@@ -102,7 +102,7 @@ def record(
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {**versions(), "platform": platform.platform()},
         "call": asdict(call),
-        "rule": {"name": type(rule).__name__} | (asdict(settings) if is_dataclass(rule) else {}),
+        "rule": {"name": type(rule).__name__} | (_settings(asdict(settings)) if is_dataclass(rule) else {}),
         "verdict": verdict | {"notes": _without_folder(verdict["notes"], unusable, names)},
         "numbers": outcome.judged.numbers,
         "output": {"file": os.path.relpath(out, home), "bytes": written.size, "sha256": written.sha256},
@@ -110,6 +110,11 @@ def record(
         "files": files,
     }
     return content | {"seal": seal(content)}
+
+
+def _settings(values: dict[str, Any]) -> dict[str, Any]:
+    """A rule's parameters; of a rule that is a function, its name."""
+    return {key: value.__name__ if callable(value) else value for key, value in values.items()}
 
 
 def _without_folder(notes: Sequence[str], unusable: Mapping[int, str], names: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from randeigen.errors import MissingExtra, RandEigenError, TooManyCorrupt
+from randeigen.own_code import own_line
 from randeigen.types import Progress
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ def exit_on_error() -> Iterator[None]:
         raise typer.Exit(MISTAKE) from None
     except MemoryError:
         print_error("Error: not enough memory to hold the answer.")
+        raise typer.Exit(MISTAKE) from None
+    except Exception as error:
+        if (line := own_line(error)) is None:
+            raise  # a bug of ours
+        print_error(f"Error: {line}")
         raise typer.Exit(MISTAKE) from None
 
 

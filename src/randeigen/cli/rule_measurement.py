@@ -14,7 +14,8 @@ from randeigen.cli.console import console, print_line, progress_bar, spinner
 from randeigen.cli.rule_listing import by_worst, numbers
 from randeigen.errors import RandEigenError
 from randeigen.lab import rule_study
-from randeigen.registry import build_rule
+from randeigen.own_code import without_digest
+from randeigen.registry import build_rule, pinned_rule
 from randeigen.rules import RULES
 
 TIMED_COLUMNS, TIMED_EPS = 2**16, 0.1
@@ -32,6 +33,7 @@ LEGEND = (
 def measure_rules(names: Sequence[str] | None, seeds: int, quiet: bool = False) -> dict[str, Any]:
     """The record: the results of these rules, or of all, on the standard grid and on the small one."""
     grid_seeds = list(range(rule_study.HELD_OUT, rule_study.HELD_OUT + seeds))
+    names = [pinned_rule(name) for name in names] if names else None
     large = [name for name in names or rule_study.standard(RULES) if name not in rule_study.SMALL]
     small = [name for name in (names or rule_study.SMALL) if name in rule_study.SMALL]
     for name in large + small:
@@ -91,12 +93,15 @@ def show_measurement(record: dict[str, Any]) -> None:
             table.add_column(title, justify=justify, no_wrap=True)
         for one in by_worst(record[part]):
             style = "bold" if one["rule"] == rule_study.DEFAULT else ""
-            table.add_row(one["rule"], *numbers(one), rule_study.assumption_of(one["rule"]), style=style)
+            table.add_row(
+                without_digest(one["rule"]), *numbers(one), rule_study.assumption_of(one["rule"]), style=style
+            )
         console().print(table)
         broken = sum(one["violations"] for one in record[part])
         print_line(f"Certificates broken: {broken}.")
         for one in record[part]:
             if one["refused"]:
                 all_of = one["refused"] + one["settings"]
-                print_line(f"* {one['rule']} refused {one['refused']} of {all_of} settings: {one['reason']}")
+                refused = f"* {without_digest(one['rule'])} refused {one['refused']} of {all_of} settings"
+                print_line(f"{refused}: {one['reason']}")
     print_line(record["legend"])

@@ -14,8 +14,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from randeigen.errors import BadFraction, BadParameter
+from randeigen.own_code import pinned
 from randeigen.partition import WHOLE
-from randeigen.registry import with_sigma
+from randeigen.registry import pinned_rule, with_sigma
 
 if TYPE_CHECKING:
     from randeigen.lab.tasks import Task
@@ -56,6 +57,7 @@ class FederatedConfig:
     """One federation, one attack, one rule.
 
     `rule`, `attack` and `server` are names with parameters: `nnm+krum`, `mra:boost=5`, `adam:eta=0.01`.
+    A rule or attack of one's own is `file.py:Name`; records have a digest of the file, `file.py@0123…:Name`.
     """
 
     task: str = "digits"
@@ -120,7 +122,8 @@ class FederatedConfig:
             optimizer=task.optimizer if self.optimizer is None else self.optimizer,
             steps=task.steps if self.steps is None else self.steps,
             feared=self.eps if self.feared is None else self.feared,
-            rule=with_sigma(self.rule, task.sigma),
+            rule=pinned_rule(with_sigma(self.rule, task.sigma)),
+            attack=pinned(self.attack),
         )
 
     def local_training(self, task: Task) -> LocalTraining:
@@ -205,7 +208,8 @@ class CentralizedConfig:
         """The same with nothing left to the data set."""
         images = len(task.train[1])
         epochs = self.epochs or (CLEAN_EPOCHS if images > MIN_IMAGES_FOR_FEW_EPOCHS else 20)
-        return replace(self, epochs=epochs, batch=self.batch or fitting_batch(128, images))
+        batch = self.batch or fitting_batch(128, images)
+        return replace(self, epochs=epochs, batch=batch, attack=pinned(self.attack))
 
     def training(self, task: Task) -> LocalTraining:
         """How the model is trained."""

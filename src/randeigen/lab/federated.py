@@ -214,7 +214,7 @@ class Federation:
     def participants(self, t: int) -> tuple[Index, int]:
         """The participating clients of a round, Byzantine first, and the number of Byzantine ones."""
         spec, rng = self.spec, self.spec.rng(FederatedStream.PARTICIPANTS, t)
-        count = max(1, round(spec.sample * spec.clients))
+        count = participating(spec)
         chosen = np.sort(rng.choice(spec.clients, count, replace=False))
         if self.attack is None or t <= spec.calm:
             return chosen, 0
@@ -285,6 +285,11 @@ def _check_inputs(attack: str, task: Task) -> None:
             f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}. "
             f"Choose one of {', '.join(fitting)}."
         )
+
+
+def participating(spec: FederatedConfig) -> int:
+    """How many clients take part in a round: at least one, however small the fraction."""
+    return max(1, round(spec.sample * spec.clients))
 
 
 def byzantine_count(eps: float, n: int) -> int:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from randeigen.attacks import info_of
 from randeigen.certificate import meaning
+from randeigen.lab.federated import participating
 from randeigen.lab.results import FederatedRecord
+from randeigen.own_code import without_digest
 from randeigen.pages import html_page, picture, table
 from randeigen.rows.write import replacing
 
@@ -60,8 +62,8 @@ def table_row(record: FederatedRecord) -> tuple[str, ...]:
     certificate = NO_VALUE if last.certificate is None else f"{last.certificate:.3g}"
     shares = [percent(share) for share in (last.accuracy, last.asr, byzantine_weight(record))]
     return (
-        record.spec.attack,
-        record.spec.rule,
+        without_digest(record.spec.attack),
+        without_digest(record.spec.rule),
         *shares,
         certificate,
         f"{1e3 * times[len(times) // 2]:.1f} ms",
@@ -83,14 +85,16 @@ def summarise(records: Sequence[FederatedRecord]) -> list[str]:
     """The results of some runs under one attack, in sentences."""
     spec, last = records[0].spec, records[0].history[-1]
     info = info_of(spec.attack)
-    if info is None:
+    if spec.attack == "none":
         start = f"All {spec.clients} clients are honest."
     else:
-        count = f"{last.liars} of the {round(spec.sample * spec.clients)} clients of the last round"
-        start = f"{count} were Byzantine: {info.does} ({info.goal}; {info.paper})."
+        count = f"{last.liars} of the {participating(spec)} clients of the last round"
+        does = f"{info.does} ({info.goal}; {info.paper})" if info else without_digest(spec.attack)
+        start = f"{count} were Byzantine: {does}."
     ends = []
     for record in records:
-        end = f"{record.spec.rule} classifies {percent(record.accuracy)} of the test set correctly"
+        rule = without_digest(record.spec.rule)
+        end = f"{rule} classifies {percent(record.accuracy)} of the test set correctly"
         if record.asr is not None:
             end += f" and {percent(record.asr)} of the attacked examples as the attackers want"
         ends.append(end)

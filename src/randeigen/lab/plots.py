@@ -9,6 +9,7 @@ from typing import Any
 
 from randeigen import plotting
 from randeigen.lab.results import FederatedRecord, RoundMetrics
+from randeigen.own_code import without_digest
 
 # Okabe and Ito's palette: distinct with any common colour blindness; dashes differ too.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -32,7 +33,7 @@ def draw_runs(folder: str | os.PathLike[str], records: Sequence[FederatedRecord]
     """Draw accuracy.png, and where they have a meaning asr.png and weight.png; their paths."""
     paths = []
     for name, (title, unit, of) in COURSES.items():
-        lines = {r.spec.rule: [of(metrics) for metrics in r.history] for r in records}
+        lines = {without_digest(r.spec.rule): [of(metrics) for metrics in r.history] for r in records}
         lines = {rule: line for rule, line in lines.items() if any(value is not None for value in line)}
         path = Path(folder) / f"{name}.png"
         if not lines:
@@ -98,4 +99,4 @@ def _setting(record: FederatedRecord) -> str:
     mix = f", Dirichlet({spec.alpha:g})" if spec.partition == "dirichlet" else ""
     if spec.attack == "none":
         return f"{spec.task}, no attack, {spec.clients} clients{mix}"
-    return f"{spec.task}, {spec.attack} by {100 * spec.eps:g}% of {spec.clients} clients{mix}"
+    return f"{spec.task}, {without_digest(spec.attack)} by {100 * spec.eps:g}% of {spec.clients} clients{mix}"

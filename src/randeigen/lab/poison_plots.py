@@ -13,6 +13,7 @@ from randeigen.lab.centralized import Projection
 from randeigen.lab.config import CentralizedConfig
 from randeigen.lab.plots import draw_lines
 from randeigen.lab.results import CentralizedRecord, EpochMetrics
+from randeigen.own_code import without_digest
 
 BINS = 40
 COURSES: Mapping[str, tuple[str, str, Callable[[EpochMetrics], float | None]]] = {
@@ -64,5 +65,5 @@ def draw_projection(path: str | os.PathLike[str], gradients: Projection, spec: C
 
 
 def _setting(spec: CentralizedConfig) -> str:
-    attack = "no attack" if spec.attack == "none" else spec.attack
+    attack = "no attack" if spec.attack == "none" else without_digest(spec.attack)
     return f"{spec.task}, {attack}, eps {spec.eps:g}"

@@ -12,7 +12,8 @@ from rich.table import Table
 from randeigen import timing
 from randeigen.cli.console import UsageError, console, exit_on_error, spinner
 from randeigen.cli.options import Device, TableAsJson
-from randeigen.registry import build_rule
+from randeigen.own_code import without_digest
+from randeigen.registry import build_rule, pinned_rule
 from randeigen.rows.write import replacing
 from randeigen.timed_rows import Dtype, Form
 
@@ -55,7 +56,8 @@ def bench(
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with exit_on_error():
-        rules = {name: build_rule(name, eps, None) for name in rule or ["randeigen", "mean"]}
+        names = [pinned_rule(name) for name in rule or ["randeigen", "mean"]]
+        rules = {name: build_rule(name, eps, None) for name in names}
         if device != "cpu" and not device.startswith("cuda"):
             raise UsageError(f"--device {device} is not known; give cpu or cuda.")
         timings: list[timing.Timing] = []
@@ -90,11 +92,11 @@ def _show(timings: Sequence[timing.Timing], exponents: dict[str, float]) -> None
     for t in timings:
         costs = f"costs {t.means:.1f} means"
         numbers = f"{t.median_ms:.2f}", f"{t.best_ms:.2f}", f"{t.extra_mb:.1f}"
-        table.add_row(t.rule, str(t.n), f"{t.d:,}", t.dtype, t.form, *numbers, costs)
+        table.add_row(without_digest(t.rule), str(t.n), f"{t.d:,}", t.dtype, t.form, *numbers, costs)
     screen = console()
     screen.print(table)
     for width in sorted({t.d for t in timings}):
         plain = min((t.mean_ms, t.mean_best_ms) for t in timings if t.d == width)
         screen.print(f"a plain mean at d = {width:,} takes {plain[0]:.2f} ms (best {plain[1]:.2f})")
     for name, exponent in exponents.items():
-        screen.print(f"{name} grows with d to the power {exponent:.2f}")
+        screen.print(f"{without_digest(name)} grows with d to the power {exponent:.2f}")

@@ -20,8 +20,9 @@ from randeigen.cli.experiment_runs import print_table
 from randeigen.cli.input_files import check_output, expand
 from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import number
+from randeigen.own_code import without_digest
 from randeigen.pages import html_page, picture, table
-from randeigen.registry import DEFAULT
+from randeigen.registry import DEFAULT, pinned_rule
 from randeigen.rows.write import replacing
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def inspect(
       130 interrupted
     """
     with exit_on_error():
-        paths = expand(updates)
+        paths, rule = expand(updates), pinned_rule(rule)
         for option, path, suffix in (("--page", page, ".html"), ("--figure", figure, ".png")):
             if path is not None:
                 check_output(option, path, paths, [suffix], force)
@@ -102,7 +103,7 @@ def _page(found: Inspection, rule: str, names: Sequence[str]) -> str:
     body += [
         f"<figcaption>Bias bound: {escape(meaning(rows='files', corrupt='f corrupt files'))} Weight kept: "
         "100% is the plain mean. Spread: the standard deviation along the top direction. Cut: less than half "
-        f"of an even share. Rule {escape(rule)}, seed {found.seed}.</figcaption>"
+        f"of an even share. Rule {escape(without_digest(rule))}, seed {found.seed}.</figcaption>"
     ]
     body += [f"<figure>{picture(png.getvalue(), text)}</figure>"]
     if found.unusable:

@@ -25,7 +25,7 @@ from randeigen.cli.audit_comparison import (
 from randeigen.cli.console import DIFFERS, UsageError, exit_on_error, print_line, progress_bar
 from randeigen.cli.outcomes import count, file_outcomes
 from randeigen.errors import TooManyCorrupt
-from randeigen.registry import build_rule
+from randeigen.registry import build_rule, rule_in
 from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.types import Progress
@@ -38,6 +38,10 @@ def replay(
     data: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="The folder the files are in now, if they moved.")
     ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py", help="Run the recorded rule from this file, if it is one of a file."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout instead of sentences.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; see the exit code.")] = False,
 ) -> None:
@@ -45,7 +49,8 @@ def replay(
 
     Checks the digest of every file, judges them again with the recorded rule and seed, and compares all that
     the audit says: weights, outcomes, reasons, rule, certificate, stop, notes and answer. Only the time and
-    the versions are taken as they are. Nothing is written.
+    the versions are taken as they are. Nothing is written. A rule of a file, mine.py:Best, is run only from
+    the file that --code names, and only if that has the recorded content.
 
     \b
     Examples:
@@ -62,7 +67,7 @@ def replay(
         if data is not None and not os.path.isdir(data):
             raise UsageError(f"--data {data} is not a folder.")
         with progress_bar(quiet) as progress:
-            differences = _differences(recorded, audit, data, progress)
+            differences = _differences(recorded, audit, data, code, progress)
     if as_json:
         report = {"audit": audit, "confirmed": not differences, "differences": differences}
         print(json.dumps(report, allow_nan=False, indent=1))
@@ -90,7 +95,7 @@ def _print_differences(recorded: Audit, differences: Sequence[dict[str, Any]]) -
 
 
 def _differences(
-    recorded: Audit, audit: str, data: str | None, progress: Progress | None
+    recorded: Audit, audit: str, data: str | None, code: str | None, progress: Progress | None
 ) -> list[Difference]:
     """Everything that is not as the audit says, files first."""
     home = os.path.dirname(os.path.abspath(audit))
@@ -100,7 +105,7 @@ def _differences(
     if suffix_of(out) not in FORMATS:
         names = f"the audit names the output file {recorded.output}"
         raise UsageError(f"{names}, which is in no format we know (output.file).")
-    rule = build_rule(recorded.call.rule, recorded.call.eps, recorded.call.f)
+    rule = build_rule(rule_in(recorded.call.rule, code), recorded.call.eps, recorded.call.f)
     prints = Fingerprints(paths, progress)
     # What was read then is read again, though a file that is not judged is not read if it is large.
     sizes = {row: each.size or 0 for row, each in enumerate(recorded.digests) if each.sha256}

@@ -23,6 +23,7 @@ from randeigen.cli.experiment_runs import (
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
 from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
+from randeigen.own_code import without_digest
 from randeigen.registry import build_rule
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ def simulate(
                     resolved, rule=rules[name], **given, checkpoint=checkpoint, progress=progress, look=look
                 )
 
-            return folder.run_or_resume(resolved, federation_words(resolved), name, begin)
+            label = without_digest(name)
+            return folder.run_or_resume(resolved, federation_words(resolved), label, begin)
 
         with resumable():
             runs = [run_rule(name) for name in rules]
@@ -174,9 +176,9 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], given: dic
     pictures += [plot for plot in plots if plot.exists()]
     page = [Part("What happened", summarise(records), records, pictures)]
     lead = f"{config.clients} clients, {config.rounds} rounds, seed {config.seed}: " + " against ".join(
-        record.spec.rule for record in records
+        without_digest(record.spec.rule) for record in records
     )
-    write_page(folder / "report.html", f"{config.task} under {config.attack}", [lead], page)
+    write_page(folder / "report.html", f"{config.task} under {without_digest(config.attack)}", [lead], page)
     return folder / "report.html"
 
 
@@ -196,20 +198,20 @@ def _progress(config: FederatedConfig) -> Callable[[RoundMetrics], None]:
     """One line for each round on stderr; on a terminal the same line is written over."""
     from randeigen.lab.html_page import percent
 
-    line = ProgressLine()
+    line, rule = ProgressLine(), without_digest(config.rule)
 
     def report(metrics: RoundMetrics) -> None:
         bound = "--" if metrics.certificate is None else f"{metrics.certificate:.3g}"
         weight = percent(metrics.weight_corrupt if metrics.liars else None)
         kept = "--" if metrics.kept is None else f"{metrics.kept}"
         if line.on_terminal:
-            fields = [f"{config.rule} {metrics.round}/{config.rounds}: {percent(metrics.accuracy)} right"]
+            fields = [f"{rule} {metrics.round}/{config.rounds}: {percent(metrics.accuracy)} right"]
             fields += [f"{percent(metrics.asr)} fooled"] if metrics.asr is not None else []
             fields += [f"{kept} kept", f"{weight} to Byzantine clients", f"certificate {bound}"]
             line.step(", ".join(fields), config.rounds - metrics.round)
             return
         line.keep(
-            f"{config.rule:>12}  round {metrics.round:>3}/{config.rounds}  "
+            f"{rule:>12}  round {metrics.round:>3}/{config.rounds}  "
             f"accuracy {percent(metrics.accuracy):>6}  attack success {percent(metrics.asr):>6}  "
             f"kept {kept:>3}  weight to Byzantine {weight:>6}  certificate {bound}"
         )
@@ -220,6 +222,7 @@ def _progress(config: FederatedConfig) -> Callable[[RoundMetrics], None]:
 def _client_plot(folder: Path, name: str, config: FederatedConfig) -> Callable[[RoundSnapshot], None]:
     """Draws the clients' updates in the middle of the run."""
     middle = (config.calm + config.rounds + 1) // 2
+    attack, rule = without_digest(config.attack), without_digest(config.rule)
 
     def look(snapshot: RoundSnapshot) -> None:
         if snapshot.round != middle or not bool(snapshot.rows.isfinite().all()):
@@ -231,7 +234,7 @@ def _client_plot(folder: Path, name: str, config: FederatedConfig) -> Callable[[
             snapshot.rows.cpu().numpy(),
             snapshot.result.weights,
             corrupt=byzantine,
-            title=f"{config.attack} against {config.rule}, round {snapshot.round}{marks}",
+            title=f"{attack} against {rule}, round {snapshot.round}{marks}",
         )
 
     return look

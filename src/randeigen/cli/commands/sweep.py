@@ -13,6 +13,7 @@ import typer
 from randeigen.cli.console import UsageError, exit_on_error, print_line
 from randeigen.cli.experiment_runs import ProgressLine, print_table, resumable
 from randeigen.cli.options import Device
+from randeigen.own_code import without_digest
 
 if TYPE_CHECKING:
     from randeigen.lab.config import FederatedConfig
@@ -95,9 +96,10 @@ def sweep(
                 on_round=show.within() if jobs == 1 else None,
             )
         runs, by_round = tidy.lines_of(paths), tidy.lines_of(paths, rounds=True)
-        write_sweep_page(folder / "sweep.html", runs, by_round)
         if csv:
             tidy.write_csv(runs, csv)
+        runs, by_round = _labelled(runs), _labelled(by_round)
+        write_sweep_page(folder / "sweep.html", runs, by_round)
         _show(runs)
         files = f"{folder / 'sweep.html'} and {csv}" if csv else f"{folder / 'sweep.html'}"
         print_line(f"Look at {files}; {len(runs)} records lie in {folder}.")
@@ -134,7 +136,13 @@ class StepLines:
 
 def _label(config: FederatedConfig) -> str:
     mix = f" dirichlet({config.alpha:g})" if config.partition == "dirichlet" else ""
-    return f"{config.task}{mix} {config.attack} eps {config.eps:g} {config.rule} seed {config.seed}"
+    words = f"{config.task}{mix} {config.attack} eps {config.eps:g} {config.rule} seed {config.seed}"
+    return without_digest(words)
+
+
+def _labelled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Names of files as the user gave them."""
+    return [line | {key: without_digest(line[key]) for key in ("attack", "rule")} for line in lines]
 
 
 def _time(seconds: float) -> str:
