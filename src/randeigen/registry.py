@@ -27,6 +27,7 @@ from randeigen.rules.mixed import PreAggregator
 DEFAULT = "randeigen"
 MAX_NAME_LENGTH = 2000  # characters, parameters included
 RuleLike: TypeAlias = Rule | str | Callable[..., Any]  # a rule, its name, or a function of the Gram matrix
+IN_FILE = ".py"  # a name without this is in no file
 NO_ALIASES: Mapping[str, str] = {}
 OwnMaker: TypeAlias = Callable[[str, Any], Callable[..., Any]]  # (its name, what a file defines): the maker
 
@@ -47,7 +48,7 @@ def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
 
 def pinned_rule(text: str) -> str:
     """The rule's name as records have it: with the digest of a file that it names."""
-    return "+".join(map(pinned, _stages(text)))
+    return "+".join(map(pinned, _stages(text))) if IN_FILE in text else text
 
 
 def rule_in(text: str, file: str | None) -> str:
@@ -124,7 +125,7 @@ def parse(
     makes one of this kind of it, or raises BadParameter.
     """
     _check_length(text, kind)
-    if own is not None and (asked := own_name(text)):
+    if own is not None and IN_FILE in text and (asked := own_name(text)):
         name, rest = asked.label, asked.parameters
         make = own(name, load(asked))
     else:

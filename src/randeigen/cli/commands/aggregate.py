@@ -15,7 +15,6 @@ from randeigen.cli.console import UsageError, exit_on_error, print_line, progres
 from randeigen.cli.input_files import check_apart, check_output, expand
 from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import FileOutcome, file_outcomes, show, summary
-from randeigen.own_code import without_digest
 from randeigen.registry import DEFAULT, build_rule, pinned_rule
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging
@@ -108,7 +107,7 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
         raise UsageError(
             "say how many files may be corrupt: --eps, a fraction, or --f, a number (--f 0 for none)."
         )
-    call = replace(call, rule=pinned_rule(call.rule))
+    asked, call = call.rule, replace(call, rule=pinned_rule(call.rule))
     rule, out, audit = build_rule(call.rule, call.eps, call.f), output.out, output.audit
     paths = expand(updates)
     check_output("--out", out, paths, FORMATS, output.force)
@@ -133,7 +132,7 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
     if output.as_json:
         print(json.dumps(_report(call, result, paths, files, output), allow_nan=False, indent=1))
     elif not output.quiet:
-        show(result, paths, files, without_digest(call.rule), output.everything)
+        show(result, paths, files, asked, output.everything)
         print_line(f"Mean written to {out}" + (f", audit to {audit}" if audit else "") + ".")
 
 
