@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from randeigen.errors import BadFile
 
 SHA_DIGITS = 16
-_SHA = f"[0-9a-f]{{{SHA_DIGITS}}}"
+SHA = f"[0-9a-f]{{{SHA_DIGITS}}}"
 _NAMED = re.compile(
-    rf"(?P<file>(?:[A-Za-z]:[\\/])?[^:]*?\.py)(?:@(?P<sha>{_SHA}))?(?::(?P<rest>.*))?$", re.DOTALL
+    rf"(?P<file>(?:[A-Za-z]:[\\/])?[^:]*?\.py)(?:@(?P<sha>{SHA}))?(?::(?P<rest>.*))?$", re.DOTALL
 )
 _LOADED: dict[tuple[str, str], ModuleType] = {}  # by path and digest
 _FILES: set[str] = set()  # paths of all files that were run
@@ -68,11 +68,6 @@ def moved(text: str, file: str) -> str:
     return text if asked is None else file + text[len(asked.file) :]
 
 
-def without_digest(text: str) -> str:
-    """The name as a user would write it, for tables and pictures."""
-    return re.sub(rf"\.py@{_SHA}(?=:)", ".py", text)
-
-
 def load(asked: OwnName) -> Any:
     """The object of this name in this file."""
     module = _module(asked)
@@ -114,7 +109,7 @@ def _module(asked: OwnName) -> ModuleType:
     if asked.sha not in ("", sha):
         raise BadFile(
             f"{asked.file} is not the file that was recorded: its SHA-256 begins with {sha}, recorded is "
-            f"{asked.sha}. Bring that version back, or ask for {without_digest(asked.label)} to run this one."
+            f"{asked.sha}. Bring that version back, or ask for {asked.label} to run this one."
         )
     path = os.path.realpath(os.path.expanduser(asked.file))
     if (path, sha) not in _LOADED:

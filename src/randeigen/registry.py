@@ -18,7 +18,7 @@ from functools import partial, update_wrapper
 from typing import Any, Literal, TypeAlias, get_origin
 
 from randeigen.errors import BadFraction, BadParameter
-from randeigen.own_code import load, moved, own_name, pinned
+from randeigen.own_code import SHA, load, moved, own_name, pinned
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES, Rule, literal_choices
 from randeigen.rules.function import FunctionRule
@@ -46,9 +46,14 @@ def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
     return rule
 
 
-def pinned_rule(text: str) -> str:
-    """The rule's name as records have it: with the digest of a file that it names."""
+def pinned_name(text: str) -> str:
+    """A rule's or an attack's name as records have it: with the digest of a file that it names."""
     return "+".join(map(pinned, _stages(text))) if IN_FILE in text else text
+
+
+def without_digest(text: str) -> str:
+    """The name as a user would write it, for tables and pictures."""
+    return re.sub(rf"\.py@{SHA}(?=:)", ".py", text)
 
 
 def rule_in(text: str, file: str | None) -> str:

@@ -14,8 +14,8 @@ from commands import cli, fails
 from randeigen import attacks
 from randeigen.errors import BadFile, BadParameter
 from randeigen.lab import FederatedConfig, FederatedRecord, run
-from randeigen.own_code import own_name, pinned, without_digest
-from randeigen.registry import build_rule, pinned_rule
+from randeigen.own_code import own_name, pinned
+from randeigen.registry import build_rule, pinned_name, without_digest
 
 RULES = """
 from dataclasses import dataclass
@@ -214,8 +214,8 @@ def test_configurations_in_python_take_the_same_names(here: Path) -> None:
 
 
 def test_a_recorded_name_is_refused_once_the_file_has_changed(here: Path) -> None:
-    name = pinned_rule("nnm+my_rules.py:Best")
-    assert pinned_rule(name) == name
+    name = pinned_name("nnm+my_rules.py:Best")
+    assert pinned_name(name) == name
     build_rule(name, 0.2)
     (here / "my_rules.py").write_text(RULES + "# changed\n")
     with pytest.raises(BadFile, match="is not the file that was recorded"):

@@ -14,8 +14,7 @@ from randeigen.cli.console import console, print_line, progress_bar, spinner
 from randeigen.cli.rule_listing import by_worst, numbers
 from randeigen.errors import RandEigenError
 from randeigen.lab import rule_study
-from randeigen.own_code import without_digest
-from randeigen.registry import build_rule, pinned_rule
+from randeigen.registry import build_rule, pinned_name, without_digest
 from randeigen.rules import RULES
 
 TIMED_COLUMNS, TIMED_EPS = 2**16, 0.1
@@ -33,7 +32,7 @@ LEGEND = (
 def measure_rules(names: Sequence[str] | None, seeds: int, quiet: bool = False) -> dict[str, Any]:
     """The record: the results of these rules, or of all, on the standard grid and on the small one."""
     grid_seeds = list(range(rule_study.HELD_OUT, rule_study.HELD_OUT + seeds))
-    names = [pinned_rule(name) for name in names] if names else None
+    names = [pinned_name(name) for name in names] if names else None
     large = [name for name in names or rule_study.standard(RULES) if name not in rule_study.SMALL]
     small = [name for name in (names or rule_study.SMALL) if name in rule_study.SMALL]
     for name in large + small:

@@ -14,9 +14,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from randeigen.errors import BadFraction, BadParameter
-from randeigen.own_code import pinned
 from randeigen.partition import WHOLE
-from randeigen.registry import pinned_rule, with_sigma
+from randeigen.registry import pinned_name, with_sigma
 
 if TYPE_CHECKING:
     from randeigen.lab.tasks import Task
@@ -122,8 +121,8 @@ class FederatedConfig:
             optimizer=task.optimizer if self.optimizer is None else self.optimizer,
             steps=task.steps if self.steps is None else self.steps,
             feared=self.eps if self.feared is None else self.feared,
-            rule=pinned_rule(with_sigma(self.rule, task.sigma)),
-            attack=pinned(self.attack),
+            rule=pinned_name(with_sigma(self.rule, task.sigma)),
+            attack=pinned_name(self.attack),
         )
 
     def local_training(self, task: Task) -> LocalTraining:
@@ -209,7 +208,7 @@ class CentralizedConfig:
         images = len(task.train[1])
         epochs = self.epochs or (CLEAN_EPOCHS if images > MIN_IMAGES_FOR_FEW_EPOCHS else 20)
         batch = self.batch or fitting_batch(128, images)
-        return replace(self, epochs=epochs, batch=batch, attack=pinned(self.attack))
+        return replace(self, epochs=epochs, batch=batch, attack=pinned_name(self.attack))
 
     def training(self, task: Task) -> LocalTraining:
         """How the model is trained."""

@@ -12,8 +12,8 @@ from randeigen.attacks import info_of
 from randeigen.certificate import meaning
 from randeigen.lab.federated import participating
 from randeigen.lab.results import FederatedRecord
-from randeigen.own_code import without_digest
 from randeigen.pages import html_page, picture, table
+from randeigen.registry import without_digest
 from randeigen.rows.write import replacing
 
 TITLES = ("attack", "rule", "accuracy", "attack success", "Byzantine weight", "certificate", "aggregation")

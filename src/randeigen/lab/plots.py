@@ -9,7 +9,7 @@ from typing import Any
 
 from randeigen import plotting
 from randeigen.lab.results import FederatedRecord, RoundMetrics
-from randeigen.own_code import without_digest
+from randeigen.registry import without_digest
 
 # Okabe and Ito's palette: distinct with any common colour blindness; dashes differ too.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -13,7 +13,7 @@ from randeigen.lab.centralized import Projection
 from randeigen.lab.config import CentralizedConfig
 from randeigen.lab.plots import draw_lines
 from randeigen.lab.results import CentralizedRecord, EpochMetrics
-from randeigen.own_code import without_digest
+from randeigen.registry import without_digest
 
 BINS = 40
 COURSES: Mapping[str, tuple[str, str, Callable[[EpochMetrics], float | None]]] = {

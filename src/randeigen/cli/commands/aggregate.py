@@ -15,7 +15,7 @@ from randeigen.cli.console import UsageError, exit_on_error, print_line, progres
 from randeigen.cli.input_files import check_apart, check_output, expand
 from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import FileOutcome, file_outcomes, show, summary
-from randeigen.registry import DEFAULT, build_rule, pinned_rule
+from randeigen.registry import DEFAULT, build_rule, pinned_name
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging
 from randeigen.types import Aggregate, OnExcess
@@ -107,7 +107,7 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
         raise UsageError(
             "say how many files may be corrupt: --eps, a fraction, or --f, a number (--f 0 for none)."
         )
-    asked, call = call.rule, replace(call, rule=pinned_rule(call.rule))
+    asked, call = call.rule, replace(call, rule=pinned_name(call.rule))
     rule, out, audit = build_rule(call.rule, call.eps, call.f), output.out, output.audit
     paths = expand(updates)
     check_output("--out", out, paths, FORMATS, output.force)

@@ -12,8 +12,7 @@ from rich.table import Table
 from randeigen import timing
 from randeigen.cli.console import UsageError, console, exit_on_error, spinner
 from randeigen.cli.options import Device, TableAsJson
-from randeigen.own_code import without_digest
-from randeigen.registry import build_rule, pinned_rule
+from randeigen.registry import build_rule, pinned_name, without_digest
 from randeigen.rows.write import replacing
 from randeigen.timed_rows import Dtype, Form
 
@@ -56,7 +55,7 @@ def bench(
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with exit_on_error():
-        names = [pinned_rule(name) for name in rule or ["randeigen", "mean"]]
+        names = [pinned_name(name) for name in rule or ["randeigen", "mean"]]
         rules = {name: build_rule(name, eps, None) for name in names}
         if device != "cpu" and not device.startswith("cuda"):
             raise UsageError(f"--device {device} is not known; give cpu or cuda.")

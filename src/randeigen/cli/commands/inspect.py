@@ -20,9 +20,8 @@ from randeigen.cli.experiment_runs import print_table
 from randeigen.cli.input_files import check_output, expand
 from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import number
-from randeigen.own_code import without_digest
 from randeigen.pages import html_page, picture, table
-from randeigen.registry import DEFAULT, pinned_rule
+from randeigen.registry import DEFAULT, pinned_name, without_digest
 from randeigen.rows.write import replacing
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def inspect(
       130 interrupted
     """
     with exit_on_error():
-        paths, rule = expand(updates), pinned_rule(rule)
+        paths, rule = expand(updates), pinned_name(rule)
         for option, path, suffix in (("--page", page, ".html"), ("--figure", figure, ".png")):
             if path is not None:
                 check_output(option, path, paths, [suffix], force)

@@ -23,8 +23,7 @@ from randeigen.cli.experiment_runs import (
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
 from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
-from randeigen.own_code import without_digest
-from randeigen.registry import build_rule
+from randeigen.registry import build_rule, without_digest
 
 if TYPE_CHECKING:
     from randeigen.lab import FederatedConfig, FederatedRecord, RoundMetrics, RoundSnapshot

@@ -13,7 +13,7 @@ import typer
 from randeigen.cli.console import UsageError, exit_on_error, print_line
 from randeigen.cli.experiment_runs import ProgressLine, print_table, resumable
 from randeigen.cli.options import Device
-from randeigen.own_code import without_digest
+from randeigen.registry import without_digest
 
 if TYPE_CHECKING:
     from randeigen.lab.config import FederatedConfig
