@@ -121,8 +121,8 @@ class Geometry(Protocol):
     def check(self) -> Geometry | None:
         """Of a sketch: another measurement of the same rows, for the certificate alone."""
 
-    def top_direction(self, weights: Array) -> TopDirection:
-        """The direction of greatest variance under these weights, which need not sum to 1."""
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
+        """Of greatest variance, under weights of any sum; rough if that is ≤ `settled` typical rows'."""
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator

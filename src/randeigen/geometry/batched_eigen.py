@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.batched import Indices, Numbers, namespace, where_true
-from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TARGET_GROWTH
+from randeigen.geometry.block_filter import MAX_CHEBYSHEV_DEGREE, TARGET_GROWTH
+from randeigen.geometry.eigen import RELATIVE_RESIDUAL
 
 MAX_SQUARED_ROWS = 40  # rows up to which ten products of two matrices are fastest on a CPU
 SQUARINGS = 10

@@ -102,7 +102,7 @@ class DeviceGramGeometry(WideGramGeometry):
             return np.asarray(inner @ vector)
         return to_host_float64(inner @ inner.new_tensor(vector))
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         w = weights / weights.sum()
         variance, projections = self._subspace.top(w)
         if not 0 < variance < math.inf:

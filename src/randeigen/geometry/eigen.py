@@ -1,4 +1,4 @@
-"""The top eigenpair of a symmetric positive matrix of few rows; and the paper's power iteration."""
+"""Top eigenpairs: what all ways to find them share, the dense one, and the paper's power iteration."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from randeigen.types import Array, Mask
+from randeigen.types import Array
 
 Operator: TypeAlias = Callable[[Array], Array]
 
 MAX_DENSE_ROWS = 40  # rows up to which a dense decomposition is fastest
-MAX_BLOCK_ROWS = 160  # rows up to which polynomials of the matrix on a block of directions are
-SEMICIRCLE = 2.2  # standard deviations from the middle to the end of an isotropic spectrum, with some room
-TARGET_GROWTH = 1e13  # factor that the top must gain on the bulk to be exact
-MAX_CHEBYSHEV_DEGREE = 48  # products to get there; a Rayleigh-Ritz step costs as much as ten
-EARLY_CHECK_DEGREE = 8  # products after which a top eigenvalue outside the bulk has begun to grow
-SQUARINGS = 6  # the matrix to the power 2^6
-CACHE_LINE_NUMBERS = 8  # numbers that a line of the cache holds
 RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
 MAX_PLAIN_EXPONENT = 300  # numbers within 2**±300 can be squared twice
 MAX_POWER_STEPS = 200  # power iterations where LAPACK has failed
@@ -39,12 +32,6 @@ class Top(NamedTuple):
         return Top(_shifted(max(self.value, 0.0), exponent), self.vector, _shifted(self.allowance, exponent))
 
 
-def top_of_small_matrix(matrix: Array, root_weights: Array, start: Array) -> Top:
-    """Of a covariance of at most MAX_BLOCK_ROWS rows; `top_of_covariance` says what the arguments are."""
-    by_blocks = _top_by_blocks(matrix, root_weights, start) if matrix.shape[0] > MAX_DENSE_ROWS else None
-    return by_blocks or top_dense(matrix, start)
-
-
 def top_dense(matrix: Array, start: Array) -> Top:
     """By LAPACK; where that fails, by power iteration, with an allowance up to the Frobenius norm."""
     values, vectors = decomposed(matrix)
@@ -58,140 +45,6 @@ def top_dense(matrix: Array, start: Array) -> Top:
     vector = unit(power_iteration(partial(np.dot, matrix), unit(start[:, 0]), MAX_POWER_STEPS))
     value = max(float(vector @ matrix @ vector), 0.0)
     return Top(value, vector, math.sqrt(np.vdot(matrix, matrix)) - value).scaled(exponent)
-
-
-class _Spectrum(NamedTuple):
-    """A covariance, and where the bulk of its spectrum lies."""
-
-    matrix: Array
-    moved: Array  # the same with its null direction moved into the bulk
-    weighted: Mask  # (n,) rows that have weight
-    low: float  # where the bulk begins
-    width: float  # standard deviation of the eigenvalues
-
-
-class _RitzPair(NamedTuple):
-    """The top Ritz pair within the span of a block of directions."""
-
-    value: float
-    vector: Array
-    off: float  # the residual over what is allowed: at most 1 will do
-    residual: float  # in the matrix's own units: an eigenvalue lies within it
-    least: float  # the smallest Ritz value
-    basis: Array
-
-
-def _top_by_blocks(matrix: Array, root_weights: Array, start: Array) -> Top | None:
-    """By polynomials of the matrix on a block of directions. None if the top is too crowded.
-
-    A pair is returned only if its residual is at most r = RELATIVE_RESIDUAL. That it is the top one rests on
-    the start: every direction at the top grows as much as the one returned, so to be missed it must have been
-    all but orthogonal to each of the secret directions, whose chance is about (r·sqrt(n))**p.
-
-    A few small eigenvalues, from rows that lost much of their weight, widen the spectrum until its top lies
-    within what looks like the bulk. Filtering then returns None, and squaring does the work.
-    """
-    weighted = root_weights > 0
-    rank = max(int(np.count_nonzero(weighted)) - 1, 1)
-    middle = float(matrix.trace()) / rank
-    width = math.sqrt(max(float(np.vdot(matrix, matrix)) / rank - middle * middle, 0.0))
-    if not (middle > 0 and 0 < width < math.inf):  # rounding is all there is, or its squares overflow
-        return None
-    low = max(middle - SEMICIRCLE * width, 0.0)
-    moved = matrix + (middle * root_weights)[:, None] * root_weights if low > 0 else matrix
-    spectrum = _Spectrum(matrix, moved, weighted, low, width)
-    start = np.multiply(start.T, weighted, order="C")
-    # Of a semicircle's eigenvalues five lie beyond this: a block of eight holds them.
-    high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
-    return _top_by_filtering(spectrum, start, high) or _top_by_squaring(spectrum, start)
-
-
-def _top_by_filtering(spectrum: _Spectrum, block: Array, high: float) -> Top | None:
-    """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
-    low = 0.0
-    if spectrum.low > 0:
-        low = min(spectrum.low, float(spectrum.matrix.diagonal()[spectrum.weighted].min()))
-    goal, before = TARGET_GROWTH, math.inf
-    while True:
-        grown = _grown(spectrum.moved, low, high, block, goal)
-        if grown is None:
-            return None
-        pair = _top_ritz_pair(spectrum, grown)
-        if not pair.value > high:  # what grew lies below the bulk, or LAPACK failed
-            return None
-        if pair.off <= 1:
-            return Top(pair.value, pair.vector, pair.residual)
-        if not pair.off < before / 10:
-            return None
-        block, high, goal, before = pair.basis, max(high, pair.least), 10 * pair.off, pair.off
-
-
-def _grown(matrix: Array, low: float, high: float, block: Array, goal: float) -> Array | None:
-    """The block times a polynomial that is at most 1 between `low` and `high` and soon large beyond."""
-    p, n = block.shape
-    wide = n + -n % CACHE_LINE_NUMBERS
-    step = _aligned(wide)
-    np.multiply(matrix, 4 / (high - low), out=step[:n, :n])
-    step.reshape(-1)[:: wide + 1] -= 2 * (high + low) / (high - low)
-    before = np.zeros((p, wide))
-    before[:, :n] = block
-    after, spare = np.dot(before, step) / 2, np.empty_like(before)
-    size = np.vdot(before, before)
-    enough = size * goal**2
-    for k in range(2, MAX_CHEBYSHEV_DEGREE + 1):
-        np.dot(after, step, out=spare)
-        spare -= before
-        before, after, spare = after, spare, before
-        if k % 2:  # the test costs a third of a product
-            continue
-        now = np.vdot(after, after)
-        if now >= enough:
-            break
-        if k == EARLY_CHECK_DEGREE and now < size:
-            return None
-    return np.asarray(after[:, :n])
-
-
-def _aligned(n: int) -> Array:
-    """An n×n array of zeros that begins where a line of the cache does: BLAS takes half as long over it."""
-    room = np.zeros(n * n + CACHE_LINE_NUMBERS)
-    skip = -(room.ctypes.data // room.itemsize) % CACHE_LINE_NUMBERS
-    return room[skip : skip + n * n].reshape(n, n)
-
-
-def _top_by_squaring(spectrum: _Spectrum, block: Array) -> Top | None:
-    """By a 64th power: a handful of small products. None if that does not converge.
-
-    The power is that of the matrix less the bulk of its spectrum: of isotropic rows in many dimensions all
-    eigenvalues are nearly alike, and only what they have beyond the least one tells them apart.
-    """
-    power = spectrum.moved.copy()
-    power[spectrum.weighted, spectrum.weighted] -= spectrum.low
-    for _ in range(SQUARINGS):
-        power /= max(float(abs(power).max()), TINY)
-        power = np.dot(power, power.T)  # symmetric, and so written: BLAS then does half the work
-    before = math.inf
-    while True:
-        pair = _top_ritz_pair(spectrum, np.dot(block, power))
-        if pair.off <= 1:
-            return Top(pair.value, pair.vector, pair.residual)
-        if not pair.off < before / 10:  # too slow: the top is crowded
-            return None
-        block, before = pair.basis, pair.off
-
-
-def _top_ritz_pair(spectrum: _Spectrum, block: Array) -> _RitzPair:
-    """Rayleigh-Ritz: the top eigenpair of the matrix within the span of some directions."""
-    basis = np.linalg.qr(block.T)[0]
-    image = np.dot(spectrum.matrix, basis)
-    values, vectors = decomposed(np.dot(basis.T, image))
-    value, top = float(values[-1]), vectors[:, -1]
-    vector = np.dot(basis, top)
-    rest = np.dot(image, top) - value * vector
-    # Relative to what tells the eigenvalues apart, not to their size: else isotropic rows would pass at once.
-    allowed = max(RELATIVE_RESIDUAL * min(value, 4 * spectrum.width), TINY)
-    residual = math.sqrt(rest @ rest)
-    return _RitzPair(value, vector, residual / allowed, residual, float(values[0]), basis.T)
 
 
 def unit(vector: Array) -> Array:

@@ -24,7 +24,7 @@ class ManyRowsGeometry(SketchGeometry):
     squares: Array = field(default_factory=lambda: np.zeros(0))  # (n,) squared norms of the points
     subspace: GrowingSubspace | None = None
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         w = weights / weights.sum()
         assert self.subspace is not None
         with single_threaded_blas(0):
@@ -83,7 +83,7 @@ class CheckGeometry(SketchGeometry):
     index: Index = field(default_factory=lambda: np.zeros(0, np.intp))  # (n,) which of the points they are
     seed: int = 0
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         """The variance and its allowance; nobody asks a check for projections."""
         w = np.zeros(len(self.points))
         w[self.index] = weights / weights.sum()

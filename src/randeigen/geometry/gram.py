@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import median
+from randeigen.geometry.block_filter import top_by_blocks
 from randeigen.geometry.eigen import (
-    MAX_BLOCK_ROWS,
+    MAX_DENSE_ROWS,
     Operator,
     Top,
     binary_exponent,
     power_iteration,
-    top_of_small_matrix,
+    top_dense,
 )
 from randeigen.geometry.lanczos import top_of_large_matrix
 from randeigen.types import Array, Mask, TopDirection
@@ -26,6 +27,7 @@ from randeigen.types import Array, Mask, TopDirection
 Index: TypeAlias = NDArray[np.intp]
 Measured = TypeVar("Measured", bound="MeasuredGeometry")
 
+MAX_BLOCK_ROWS = 160  # rows up to which polynomials on a block of directions are faster than Lanczos
 ENTRY_ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a Gram entry, relative to its two rows' norms, by item size
 START_DIRECTIONS = 8  # secret random directions from which the search for the top direction starts
 MAX_PLAIN_WEIGHT = 1e6  # larger ones are divided by the largest before they meet squared norms
@@ -153,14 +155,17 @@ class GramGeometry(MeasuredGeometry):
     origin: ClassVar[None] = None
     check: ClassVar[None] = None  # it is exact: the certificate needs no other measurement
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         covariance, root_weights = self._covariance(weights)
-        trace = float(covariance.trace())
+        row_variances = covariance.diagonal()
+        trace = float(row_variances.sum())
         if trace <= CENTRING_ROUNDING * self._mean_square(weights):  # rounding is all there is
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
-        top = top_of_covariance(covariance, root_weights, self.start)
+        if settled:
+            settled *= median(row_variances[weights > 0])
+        top = top_of_covariance(covariance, root_weights, self.start, settled)
         projected = project_rows(covariance, root_weights, top.vector)
-        return top_direction_of(top, projected, weights, covariance.diagonal())
+        return top_direction_of(top, projected, weights, row_variances)
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
@@ -230,11 +235,12 @@ class GramGeometry(MeasuredGeometry):
         return covariance, root_weights
 
 
-def top_of_covariance(matrix: Array, root_weights: Array, start: Array) -> Top:
+def top_of_covariance(matrix: Array, root_weights: Array, start: Array, settled: float = 0.0) -> Top:
     """Largest eigenvalue and its unit eigenvector of a weighted covariance in the space of the n rows.
 
     `root_weights`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds secret
-    random directions: nobody can arrange for these to be orthogonal to the answer.
+    random directions: nobody can arrange for these to be orthogonal to the answer. Where the eigenvalue is at
+    most `settled`, its eigenvector may be rough.
 
     The allowance is 0 up to n = MAX_DENSE_ROWS (LAPACK is exact to rounding), the residual up to
     MAX_BLOCK_ROWS, and beyond that what `top_of_operator` claims. A matrix with a number that is not finite
@@ -245,9 +251,12 @@ def top_of_covariance(matrix: Array, root_weights: Array, start: Array) -> Top:
         size = float(abs(matrix).max())
     exponent = binary_exponent(size)
     if exponent:  # by a power of two: no bit of an ordinary result depends on it
-        matrix = np.ldexp(matrix, -exponent)
-    if n > MAX_BLOCK_ROWS:
-        top = top_of_large_matrix(matrix, start)
+        matrix, settled = np.ldexp(matrix, -exponent), 0.0
+    if n <= MAX_DENSE_ROWS:
+        top = top_dense(matrix, start)
+    elif n <= MAX_BLOCK_ROWS:
+        top = top_by_blocks(matrix, root_weights, start, settled) or top_dense(matrix, start)
     else:
-        top = top_of_small_matrix(matrix, root_weights, start)
+        rough = top_by_blocks(matrix, root_weights, start, settled, patient=False) if settled else None
+        top = rough or top_of_large_matrix(matrix, start)
     return top.scaled(exponent)

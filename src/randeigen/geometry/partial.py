@@ -58,7 +58,7 @@ class PartialGeometry:
     def with_prior_weights(self, prior: Array) -> PartialGeometry:
         return replace(self, prior_weights=prior)
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         raise _unmeasured(Statistic.GRAM)
 
     def top_direction_by_power_iteration(

@@ -61,7 +61,7 @@ class SketchGeometry(MeasuredGeometry):
         """(n, k) the rows, or their sketch, from the pivot."""
         return self.points
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         """By Lanczos, or by the k×k covariance where there are few columns; no n×n matrix is formed."""
         if self.points.shape[1] <= MAX_DENSE_ROWS:
             return self._top_direction_of_few_columns(weights)

@@ -69,7 +69,7 @@ class WideGramAccumulator(SketchAccumulator):
 class WideGramGeometry(GramGeometry):
     """The exact Gram matrix, whose weighted covariance is applied to vectors but never formed."""
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         apply, project, row_variances = self._operators(weights)
         top = top_of_operator(apply, self.start)
         return top_direction_of(top, project(top.vector), weights, row_variances)

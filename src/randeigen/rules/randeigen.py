@@ -86,7 +86,7 @@ class RandEigen(Rule):
         patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if many else PATIENT_AND_HURRIED_ROUNDS
         history = FilterHistory(geometry, w, f, far)
         for past in range(patient + hurried + 1):
-            top = geometry.top_direction(w)
+            top = geometry.top_direction(w, ISOTROPY_TOLERANCE)
             history.add_round(w, top.variance)
             room = float(w.sum()) - floor
             share = removal_share(top, w)
