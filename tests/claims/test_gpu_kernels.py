@@ -101,12 +101,12 @@ def test_rules_by_column_have_the_answer_of_a_cpu(dtype: str, n: int, rule: Any)
         here.mean.double().cpu(), there.mean.double(), atol=1e-2 if "16" in dtype else 1e-5
     )
     assert here.bias_bound == pytest.approx(there.bias_bound, rel=0.01)
-    assert here.distance_to_mean == pytest.approx(there.distance_to_mean, rel=0.01)
+    assert here.distance_to_mean == pytest.approx(there.distance_to_mean, rel=0.01, abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("what", ["plain", "NaN", "offset", "large"])
-@pytest.mark.parametrize("n", [1100, 2100])
+@pytest.mark.parametrize("n", [200, 700, 2100, 4200])
 def test_many_rows_are_judged_on_the_device_as_on_a_cpu(dtype: str, what: str, n: int) -> None:
     rows = on_gpu(n, 5000, dtype)
     rows[: n // 10] += 0.5
@@ -116,11 +116,14 @@ def test_many_rows_are_judged_on_the_device_as_on_a_cpu(dtype: str, what: str, n
         rows += 16
     elif what == "large":
         rows[3] = 1e30
+    numbers = rows.double().cpu().numpy()
     here = randeigen.aggregate(rows, f=n // 10, seed=0)
-    there = randeigen.aggregate(rows.double().cpu().numpy(), f=n // 10, seed=0, geometry="gram")
+    there = randeigen.aggregate(numbers, f=n // 10, seed=0, geometry="gram")
     assert list(here.unusable) == list(there.unusable)
     np.testing.assert_allclose(here.weights, there.weights, atol=0.3 / n)
-    assert 0.97 * there.bias_bound <= here.bias_bound <= 1.1 * there.bias_bound + 0.5 * (dtype == "bfloat16")
+    weighted = np.flatnonzero(here.weights)
+    cast = np.linalg.norm(here.mean.double().cpu() - here.weights[weighted] @ numbers[weighted])
+    assert 0.97 * there.bias_bound <= here.bias_bound <= 1.1 * there.bias_bound + 1.1 * cast
 
 
 def test_two_waits_are_all() -> None:

@@ -29,9 +29,7 @@ MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least t
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
-# Rows whose Gram matrix stays on the GPU that holds them. With fewer, a subspace that is kept leaves weights
-# at the edge of a Gaussian cloud undecided by 1e-3, where the host finds the direction to rounding.
-MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = 1025, 2**14
+MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = 161, 2**14  # rows whose Gram matrix stays on the GPU that holds them
 
 
 def accumulator_for(

@@ -9,16 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import to_host_float64, working_size
+from randeigen.backend.arrays import median, to_host_float64, working_size
 from randeigen.backend.device_blocks import takes
-from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index, of_plain_size
+from randeigen.geometry.block_filter import top_by_blocks
+from randeigen.geometry.gram import (
+    CENTRING_ROUNDING,
+    START_DIRECTIONS,
+    GramGeometry,
+    Index,
+    of_plain_size,
+    top_direction_of,
+)
 from randeigen.geometry.gram_accumulator import GramAccumulator, is_offset
 from randeigen.geometry.gram_subspace import GramSubspace, upper_bound
+from randeigen.geometry.lanczos import top_of_operator
 from randeigen.geometry.products import UNSET, Pivot, ScaledGram
 from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.types import Array, Block, TopDirection
 
-MAX_HOST_ROWS = 512  # rows up to which a product on the host takes less than a round trip to the device
+# Rows up to which the covariance is formed, and directions are found to rounding; of more a subspace is kept.
+MAX_COVARIANCE_ROWS = 4096
 PLAIN_SQUARES = 2.0**-150, 2.0**200  # squared norms that are left in the caller's units
 
 
@@ -72,16 +82,15 @@ class DeviceGramAccumulator(GramAccumulator):
             return super().geometry()
         unusable = np.flatnonzero(self.unusable).tolist()  # some of them since a later block only
         self.gram[unusable] = self.gram[:, unusable] = 0.0
-        gram = self.gram if self.n > MAX_HOST_ROWS else to_host_float64(self.gram)
         start = self.rng.standard_normal((self.n, START_DIRECTIONS))
         return DeviceGramGeometry(
-            gram, np.ones(self.n), start, precision=self.precision, floor=self.underflow
+            self.gram, np.ones(self.n), start, precision=self.precision, floor=self.underflow
         )
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceGramGeometry(WideGramGeometry):
-    """The exact Gram matrix, a tensor or, of some hundred rows, an array: multiplied with vectors alone."""
+    """The exact Gram matrix, a tensor: what is n×n stays on its device, what is n×p goes to and fro."""
 
     @cached_property
     def _subspace(self) -> GramSubspace:
@@ -90,20 +99,18 @@ class DeviceGramGeometry(WideGramGeometry):
     @cached_property
     def _lines(self) -> Array:
         """(2, n+1) the diagonal and the origin's line."""
-        if isinstance(self.gram, np.ndarray):
-            return np.stack((self.gram.diagonal(), self.gram[-1]))
         index = np.arange(self.n + 1)
         return to_host_float64(_entries(self.gram, index, np.full(self.n + 1, self.n)))
 
     def _product(self, vector: Array) -> Array:
         """(n,) the inner products of each row with a combination of the rows."""
         inner: Any = self.gram[:-1, :-1]
-        if isinstance(inner, np.ndarray):
-            return np.asarray(inner @ vector)
         return to_host_float64(inner @ inner.new_tensor(vector))
 
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         w = weights / weights.sum()
+        if self.n <= MAX_COVARIANCE_ROWS:
+            return self._top_of_covariance(weights, w, settled)
         variance, projections = self._subspace.top(w)
         if not 0 < variance < math.inf:
             return TopDirection(variance, np.zeros(self.n))
@@ -114,10 +121,35 @@ class DeviceGramGeometry(WideGramGeometry):
         top.upper_bound = lambda: self._upper_bound(w)
         return top
 
+    def _top_of_covariance(self, weights: Array, w: Array, settled: float) -> TopDirection:
+        """The same as of a matrix on the host."""
+        inner: Any = self.gram[:-1, :-1]
+        root_weights = np.sqrt(w)
+        shares, roots = inner.new_tensor(w), inner.new_tensor(root_weights)
+        shift = inner @ shares
+        shift -= shares @ shift / 2
+        covariance = inner - shift[:, None]
+        covariance -= shift
+        covariance *= roots[:, None]
+        covariance *= roots
+        row_variances = to_host_float64(covariance.diagonal())
+        trace = float(row_variances.sum())
+        if trace <= CENTRING_ROUNDING * self._mean_square(weights):  # rounding is all there is
+            return TopDirection(max(trace, 0.0), np.zeros(self.n))
+        if settled:
+            settled *= median(row_variances[weights > 0])
+
+        def apply(vector: Array) -> Array:
+            return to_host_float64(covariance @ covariance.new_tensor(vector))
+
+        top = top_by_blocks(covariance, root_weights, self.start, settled) or top_of_operator(
+            apply, self.start
+        )
+        projected = apply(top.vector) / np.where(root_weights > 0, root_weights, 1.0)
+        return top_direction_of(top, projected, weights, row_variances)
+
     def _upper_bound(self, w: Array) -> float:
         inner: Any = self.gram[:-1, :-1]
-        if isinstance(inner, np.ndarray):
-            return upper_bound(inner, w, self.start[:, 1])
         return upper_bound(inner, inner.new_tensor(w), inner.new_tensor(self.start[:, 1]))
 
     def inner_products(self) -> Array:

@@ -15,7 +15,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64, working_size
+from randeigen.backend.arrays import (
+    as_host_array,
+    largest_magnitudes,
+    median,
+    to_host_float64,
+    working_size,
+)
 from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
@@ -252,7 +258,7 @@ def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
     if norms.size == 0 or distances.size == 0:
         return False
     quartile = float(np.partition(distances, distances.size // 4)[distances.size // 4])
-    return bool(np.median(norms) > OFFSET_RATIO * max(quartile, 0.0))
+    return median(norms) > OFFSET_RATIO * max(quartile, 0.0)
 
 
 def in_one_unit(measured: ScaledGram, unusable: Mask, exponent: int | None = None) -> GramInOneUnit:
@@ -260,6 +266,10 @@ def in_one_unit(measured: ScaledGram, unusable: Mask, exponent: int | None = Non
 
     Lines of unusable rows are 0; a row too large is shortened.
     """
+    squares, most = measured.gram.diagonal(), 2.0**MAX_PLAIN_SQUARE_EXPONENT / 2
+    own_units = not measured.exponents[:-1].any() and measured.exponents[-1] in (0, UNSET) and not exponent
+    if own_units and not unusable.any() and squares[:-1].min() > 1 / most and squares.max() < most:
+        return GramInOneUnit(measured.gram, 0, 0.0, unusable)  # the ordinary case
     gram, exponents = without(measured, np.flatnonzero(unusable).tolist())
     bits = np.where(gram.diagonal() > 0, np.frexp(gram.diagonal())[1] + 2 * exponents, UNSET)
     known = np.sort(bits[:-1][bits[:-1] > UNSET])

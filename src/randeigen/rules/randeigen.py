@@ -247,6 +247,8 @@ class FilterHistory:
         )
 
     def _average(self) -> Array:
+        if len(self.weights) == 1:
+            return self.weights[0]
         bounds, weights = np.array(self.bounds), np.array(self.weights)
         least = bounds.min()
         if 0 < least < np.inf:

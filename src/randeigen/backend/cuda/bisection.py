@@ -8,7 +8,7 @@ for float32. Nothing is sorted. Keys are integers in the order of the numbers.
 
 from __future__ import annotations
 
-from randeigen.backend.cuda.language import jit, tl
+from randeigen.backend.cuda.language import divided, jit, tl
 
 
 @jit
@@ -38,6 +38,8 @@ def _kth(
         candidate = found + (one << bit)
         below = tl.sum((keys < candidate[None, :]).to(tl.int32), 0)
         found = tl.where(below <= k, candidate, found)
+    if LOW > 0:  # below it a number of half precision has bits 0, and the key of a negative one bits 1
+        found = tl.where(found < 0, found | ((one << LOW) - 1), found)
     return found
 
 
@@ -68,7 +70,7 @@ def _trimmed(
     same = low == high
     left, right = _value(low, FLOAT, INT, BITS), _value(high, FLOAT, INT, BITS)
     total += below.to(FLOAT) * left + above.to(FLOAT) * right
-    return tl.where(same, left, total / (n - 2 * f).to(FLOAT))
+    return tl.where(same, left, divided(total, (n - 2 * f).to(FLOAT), FLOAT))
 
 
 @jit
@@ -107,9 +109,11 @@ def _around(
     lowers, uppers = tl.sum(lower.to(FLOAT), 0), tl.sum(upper.to(FLOAT), 0)
     from_lower = tl.minimum(missing, lowers)
     total = tl.sum(tl.where(nearer, x, 0.0), 0)
-    total += tl.sum(tl.where(lower, x, 0.0), 0) * (from_lower / tl.maximum(lowers, 1.0))
-    total += tl.sum(tl.where(upper, x, 0.0), 0) * ((missing - from_lower) / tl.maximum(uppers, 1.0))
-    return total / k.to(FLOAT)
+    total += tl.sum(tl.where(lower, x, 0.0), 0) * divided(from_lower, tl.maximum(lowers, 1.0), FLOAT)
+    total += tl.sum(tl.where(upper, x, 0.0), 0) * divided(
+        missing - from_lower, tl.maximum(uppers, 1.0), FLOAT
+    )
+    return divided(total, k.to(FLOAT), FLOAT)
 
 
 @jit

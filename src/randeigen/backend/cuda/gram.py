@@ -27,7 +27,9 @@ from randeigen.backend.cuda.tables import addresses, alignment, in_steps, on_dev
 
 ADDITIONS = 512  # ordinary additions in float32 that a program makes before it adds to float64
 TILES_SIDE_BY_SIDE = 12  # pairs of tiles are taken in squares of this side, whose rows the cache can share
-MAX_READERS = 8  # programs that share the columns of a pair of tiles: each has a matrix of its own
+MAX_MATRIX_BYTES = (
+    2**26
+)  # bytes of matrices of their own of programs that share the columns of a pair of tiles
 ENTRIES_AT_ONCE = 4096  # entries of all programs' matrices that one program adds up
 
 
@@ -71,7 +73,7 @@ def gram(
     segments, tiles = shape.tile // shape.rows, -(-(n + pivot) // shape.rows)
     pairs, side, found = _pairs(tiles), tiles * shape.tile, addresses(block)
     lengths, before, steps = in_steps(block, shape.strip * shape.strips * segments)
-    readers = min(_readers(processors(device) * shape.programs, pairs.size), steps)
+    readers = min(_readers(processors(device) * shape.programs, pairs.size, side), steps)
     grams = torch.zeros((readers, side, side), dtype=torch.float64, device=device)
     total = torch.empty((n + 1, n + 1), dtype=torch.float64, device=device)
     three = np.array(pivot_rows or (0, 0, 0), np.int64)
@@ -113,9 +115,9 @@ def _pairs(tiles: int) -> Any:
 
 
 @cache
-def _readers(programs: int, pairs: int) -> int:
+def _readers(programs: int, pairs: int, side: int) -> int:
     """Programs that share the columns of each pair, such that the last wave of programs is nearly full."""
     if pairs == 1:
         return programs
-    choices = range(1, max(1, min(MAX_READERS, 4 * programs // pairs)) + 1)
+    choices = range(1, max(1, min(MAX_MATRIX_BYTES // (8 * side**2), 4 * programs // pairs)) + 1)
     return max(choices, key=lambda r: (round(r * pairs / (-(-r * pairs // programs) * programs), 2), -r))

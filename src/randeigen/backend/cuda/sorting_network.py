@@ -8,7 +8,7 @@ what an answer does not need is left out by the assembler.
 
 from __future__ import annotations
 
-from randeigen.backend.cuda.language import constexpr_function, jit, tl
+from randeigen.backend.cuda.language import constexpr_function, divided, jit, tl
 
 
 @constexpr_function
@@ -55,7 +55,7 @@ def _mean_of(values, first, last, FLOAT: tl.constexpr, LINES: tl.constexpr):
     total = values[0] * 0.0
     for i in tl.static_range(LINES):
         total += tl.where((i >= first) & (i <= last), values[i], 0.0)
-    return total / (last - first + 1).to(FLOAT)
+    return divided(total, (last - first + 1).to(FLOAT), FLOAT)
 
 
 @jit
