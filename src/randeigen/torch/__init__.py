@@ -15,6 +15,7 @@ try:
 except ImportError:
     raise MissingExtra("randeigen.torch needs torch 2.4 or newer: pip install 'randeigen[torch]'") from None
 from randeigen.torch.backward import backward
+from randeigen.torch.batchnorm import FrozenBatchNorm, GhostBatchNorm, convert_batchnorm
 from randeigen.torch.forward_hooks import install, uninstall
 from randeigen.torch.gradients.factors import EmbeddingRows, OuterProduct
 from randeigen.torch.gram import gram
@@ -30,6 +31,8 @@ Product, Lookup = OuterProduct, EmbeddingRows  # likewise
 __all__ = [
     "BatchVerdict",
     "EmbeddingRows",
+    "FrozenBatchNorm",
+    "GhostBatchNorm",
     "Group",
     "Lookup",
     "OuterProduct",
@@ -37,6 +40,7 @@ __all__ = [
     "Suspect",
     "Suspects",
     "backward",
+    "convert_batchnorm",
     "gram",
     "install",
     "layer",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from randeigen.errors import BadModel
+from randeigen.torch.batchnorm import GhostBatchNorm, check_ghost_batches
 from randeigen.torch.gradients.factors import Dense, PerExampleGradient, gram_of, joint_gram, piece_for
 from randeigen.torch.layers import at_least_float32
 from randeigen.torch.plan import GramPlan, alternating_signs
@@ -80,15 +81,20 @@ def plan_for(losses: Tensor, model: nn.Module) -> GramPlan:
             f"model must be the torch.nn.Module that made the losses, found {type(model).__name__}."
         )
     modules = list(model.modules())
-    for module in modules:
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            name = next(name for name, other in model.named_modules() if other is module)
+    for name, module in model.named_modules():
+        is_mixing = isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+        if is_mixing and not isinstance(module, GhostBatchNorm):
             raise BadModel(
                 f"{name or 'the model'} is a {type(module).__name__} in training mode: it mixes the examples "
-                "of a batch, so no example has a gradient of its own. Use nn.GroupNorm instead, or put it "
-                "into eval mode (module.eval()) to train with the statistics it has."
+                "of a batch, so no example has a gradient of its own. randeigen.torch.convert_batchnorm("
+                'model, to="group") puts nn.GroupNorm in its place; to="frozen" keeps the statistics it has, '
+                "for fine-tuning."
             )
-    return GramPlan(losses, modules)
+    plan = GramPlan(losses, modules)
+    for call, outputs in plan.graph.calls.items():
+        if isinstance(call.module, GhostBatchNorm):
+            check_ghost_batches(call.module, outputs[0].shape[0], plan.n)
+    return plan
 
 
 def measure(plan: GramPlan) -> Tensor:

@@ -191,7 +191,7 @@ def _scale_and_shift(module: Any, normalised: Tensor, grad_output: Tensor, dims:
 def group_norm(module: nn.GroupNorm, inputs: Inputs, grad_output: Tensor) -> Gradients:
     """By channel, summed over positions."""
     normalised = F.group_norm(at_least_float32(inputs[0]), module.num_groups, eps=module.eps)
-    return _scale_and_shift_channels(module, normalised, grad_output)
+    return scale_and_shift_channels(module, normalised, grad_output)
 
 
 @layer(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, features=None)
@@ -200,7 +200,7 @@ def instance_norm(module: Any, inputs: Inputs, grad_output: Tensor) -> Gradients
     if module.track_running_stats and not module.training:
         return batch_norm(module, inputs, grad_output)
     normalised = F.instance_norm(at_least_float32(inputs[0]), eps=module.eps)
-    return _scale_and_shift_channels(module, normalised, grad_output)
+    return scale_and_shift_channels(module, normalised, grad_output)
 
 
 @layer(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, features=None)
@@ -208,10 +208,11 @@ def batch_norm(module: Any, inputs: Inputs, grad_output: Tensor) -> Gradients:
     """In eval mode only (`gram.plan_for` refuses others): there it scales and shifts by fixed statistics."""
     x = at_least_float32(inputs[0])
     normalised = F.batch_norm(x, module.running_mean.to(x), module.running_var.to(x), eps=module.eps)
-    return _scale_and_shift_channels(module, normalised, grad_output)
+    return scale_and_shift_channels(module, normalised, grad_output)
 
 
-def _scale_and_shift_channels(module: Any, normalised: Tensor, grad_output: Tensor) -> Gradients:
+def scale_and_shift_channels(module: Any, normalised: Tensor, grad_output: Tensor) -> Gradients:
+    """Of weight and bias of every channel, from the input as it was normalised before these."""
     grads = at_least_float32(grad_output).reshape(*grad_output.shape[:2], -1)
     return _of_trained(module, lambda: (grads * normalised.reshape_as(grads)).sum(2), lambda: grads.sum(2))
 
