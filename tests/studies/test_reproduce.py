@@ -14,8 +14,9 @@ pytest.importorskip("sklearn")
 from randeigen.errors import BadParameter
 from randeigen.lab import FederatedRecord
 from randeigen.lab.paper.cells import EXPERIMENTS, chosen
+from randeigen.lab.paper.certificate_over_training import certificate_over_training
 from randeigen.lab.paper.growth import attacked_rows, dense_filtering, figure_2, table_1
-from randeigen.lab.paper.planes import planes
+from randeigen.lab.paper.planes import QUIET_ROUNDS, planes
 from randeigen.lab.paper.poison_projections import poison_projections
 from randeigen.lab.paper.record_text import as_lines, short
 from randeigen.lab.paper.reported_numbers import rows, table
@@ -127,6 +128,23 @@ def test_the_attack_shows_in_the_plane_of_the_top_directions() -> None:
         assert (len(byzantine), len(honest)) == (10, 40)
         assert abs(byzantine).mean() > 2 * abs(honest).mean(), panel["attack"]
     assert record["made"]["commit"]
+
+
+def test_over_training_the_certificate_covers_what_byzantine_clients_moved() -> None:
+    record = certificate_over_training(attacks=("dba", "adaptive"), rounds=2)
+    assert [panel["attack"] for panel in record["panels"]] == ["dba", "adaptive"]
+    lines = [line for panel in record["panels"] for line in panel["lines"]]
+    assert len(lines) == 4
+    assert any(line["moved"] > 0 for line in lines)
+    assert all(line["moved"] <= line["certificate"] for line in lines)
+
+
+def test_a_poisoned_word_shows_in_the_plane_of_the_top_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(QUIET_ROUNDS, "sst2-tiny", 1)
+    (panel,) = planes(("sst2-tiny",))["panels"]
+    along, m = np.array(panel["projections"])[:, 0], panel["byzantine"]
+    assert (panel["attack"], m, len(along)) == ("ep", 4, 20)
+    assert abs(along[:m]).min() > 1.5 * abs(along[m:]).mean()
 
 
 def test_a_cell_that_time_cuts_short_is_not_kept_with_hardly_any_rounds(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""What the records measured, cell by cell, beside the unattacked model of the same seed and as many "
-"rounds."""
+"""What the records measured, cell by cell, beside the unattacked model of the same seed and as many
+rounds.
+"""
 
 from __future__ import annotations
 

@@ -130,3 +130,24 @@ def figure_5(records: Records) -> list[str]:
         groups = {"clean": along[m:], "poisoned": along[:m]}
     drawn.append(histogram("dfba, one round", groups, Axis("projection on PC 1")))
     return drawn
+
+
+def certificate(records: Records) -> list[str]:
+    """Certificate, bias and what it would be with a plain mean over the rounds, a panel for each attack."""
+    record = records.record(Measurement.path("certificate", records.paper))
+    names = {
+        "certificate": "certificate",
+        "bias": "off the honest mean",
+        "moved": "moved by Byzantine rows",
+        "bias_of_mean": "plain mean, off",
+    }
+    drawn = []
+    for panel in record["panels"] if record else ():
+        lines = panel["lines"]
+        series = [
+            Series(name, [line["round"] for line in lines], [line[key] for line in lines])
+            for key, name in names.items()
+            if any(line[key] > 0 for line in lines)
+        ]
+        drawn.append(chart(panel["attack"], series, Axis("round"), Axis("distance", "log")))
+    return drawn

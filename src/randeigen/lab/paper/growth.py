@@ -1,5 +1,6 @@
-"""How time and bias grow: Table 1 measured, and Figure 2 with the eigendecompositions that the paper "
-"means."""
+"""How time and bias grow: Table 1 measured, and Figure 2 with the eigendecompositions that the paper
+means.
+"""
 
 from __future__ import annotations
 

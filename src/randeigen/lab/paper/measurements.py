@@ -49,6 +49,12 @@ def _table_1(device: str, say: Say) -> dict[str, Any]:
     return table_1(say)
 
 
+def _certificate(device: str, say: Say) -> dict[str, Any]:
+    from randeigen.lab.paper.certificate_over_training import certificate_over_training
+
+    return certificate_over_training(say, device=device)
+
+
 def _theorems(device: str, say: Say) -> dict[str, Any]:
     from randeigen.lab.paper.theorems import theorems
 
@@ -61,5 +67,6 @@ MEASUREMENTS = {
     "figure:1": Measurement("Figures 1 and 5c: updates of one round on their principal directions", _planes),
     "figure:2": Measurement("Figure 2: time against d, and FILTERING over RandEigen against C", _figure_2),
     "figure:5": Measurement("Figure 5a, b: poisoned gradients of the first step", _poisons),
+    "certificate": Measurement("Beyond the paper: the certificate beside the true bias", _certificate),
     "theorems": Measurement("Every statement that can be tested numerically", _theorems),
 }

@@ -1,5 +1,4 @@
-"""Figure 5a and b: clean and poisoned gradients of the first training step on their top principal "
-"direction."""
+"""Figure 5a and b: clean and poisoned gradients of the first step on their top principal direction."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ def poison_projections(
     progress: Callable[[str], None] = lambda stage: None,
     poisons: dict[str, str] = SHOWN_POISONS,
 ) -> dict[str, Any]:
-    """The record: for each attack the raw gradients of an untrained model, projected, and which are "
-    "poison."""
+    """The record: for each attack raw gradients of an untrained model, projected, and which are poison."""
     began, panels = time.monotonic(), []
     for name, attack in poisons.items():
         config = CentralizedConfig(task, attack, "none", 0.05, seed=seed)

@@ -129,6 +129,7 @@ def _figures(records: Records) -> str:
         ("Figure 3 in small: digits, with eps to 0.40", figures.figure_3(records, "figure:3-small")),
         ("Figure 4: accuracy over the rounds, SST-2", figures.figure_4(records)),
         ("Figure 5: projections on PC 1", figures.figure_5(records)),
+        ("The certificate over training, digits", figures.certificate(records)),
     ]
     return "\n".join(f"<h3>{title}</h3>\n{gallery(drawn)}" for title, drawn in parts)
 

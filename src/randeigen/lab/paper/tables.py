@@ -57,8 +57,9 @@ class Beside:
 
     @property
     def succeeds(self) -> bool | None:
-        """Whether the attack's success is above what the paper reports, and above a clean model's by 3 "
-        "points."""
+        """Whether the attack's success is above what the paper reports, and above a clean model's by 3
+        points.
+        """
         asr, limits = self.measured.asr, []
         if self.reported_asr is not None:
             limits.append(self.reported_asr.value)
