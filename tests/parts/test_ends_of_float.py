@@ -112,3 +112,20 @@ def test_a_row_that_was_left_out_makes_no_part_of_a_hybrid_stand_out() -> None:
         rows[0] = far
         result = randeigen.aggregate(rows, f=2, seed=0, partition="hybrid:columns:4")
         assert not result.parts.own.any()
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("size", [2.0**-500, 2.0**-130, 2.0**130, 2.0**500])
+@pytest.mark.parametrize("rule", ["centered-clipping", "norm-clipping", "zhu-filtering", "geometric-median"])
+def test_lengths_that_a_rule_is_given_are_the_callers(cut: str, size: float, rule: str) -> None:
+    def made(unit: float) -> Any:
+        lengths = {"centered-clipping": "tau", "norm-clipping": "limit", "geometric-median": "nu"}
+        given = {lengths[rule]: unit} if rule in lengths else {"sigma": unit**2}
+        return randeigen.aggregate(rows * unit, rule=rules.RULES[rule](f=2, **given), seed=0, partition=cut)
+
+    rows = gaussian(12, 8)
+    rows[:2] += 3
+    plain, scaled = made(1.0), made(size)
+    assert scaled.mean / size == pytest.approx(plain.mean, rel=1e-6)
+    assert scaled.bias_bound / size == pytest.approx(plain.bias_bound, rel=1e-3)
+    assert [spread / size for spread in scaled.verdict.spreads] == pytest.approx(plain.verdict.spreads)

@@ -32,6 +32,8 @@ ENTRY_ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a Gram entry, relative to its 
 START_DIRECTIONS = 8  # secret random directions from which the search for the top direction starts
 MAX_PLAIN_WEIGHT = 1e6  # larger ones are divided by the largest before they meet squared norms
 CENTRING_ROUNDING = 2.0**-48  # of the mean square: what is left of equal rows when the mean is subtracted
+# A weighted mean of squares below this may lack some that underflowed: together less than UNDERFLOW.
+SMALLEST_MEAN_SQUARE, UNDERFLOW = 1e-280, 2.0**-1000
 USUAL_ROUNDING = 2.0**-21  # rounding of a float32 entry whose numbers nobody arranged
 
 
@@ -78,9 +80,14 @@ class MeasuredGeometry(ABC):
         """How much of the top variance rounding can hide.
 
         An inner product is off by at most `precision` of its two rows' norms, so the weighted matrix of
-        errors is no larger than `precision` times the weighted mean of the squared norms.
+        errors is no larger than `precision` times the weighted mean of the squared norms. That mean may
+        underflow where weights are next to nothing.
         """
-        return self.precision * self._mean_square(weights) + self.floor
+        square = self._mean_square(weights)
+        error = self.precision * square + self.floor
+        if square < SMALLEST_MEAN_SQUARE and (self.squared_norms_from_pivot()[weights > 0] > 0).any():
+            error += UNDERFLOW
+        return error
 
     def _mean_square(self, weights: Array) -> float:
         return float(weights @ self.squared_norms_from_pivot()) / float(weights.sum())

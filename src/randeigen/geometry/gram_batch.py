@@ -23,7 +23,13 @@ from randeigen.backend.batched import (
 )
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS
 from randeigen.geometry.batched_eigen import tops_of_covariances
-from randeigen.geometry.gram import CENTRING_ROUNDING, START_DIRECTIONS, GramGeometry
+from randeigen.geometry.gram import (
+    CENTRING_ROUNDING,
+    SMALLEST_MEAN_SQUARE,
+    START_DIRECTIONS,
+    UNDERFLOW,
+    GramGeometry,
+)
 from randeigen.geometry.gram_accumulator import (
     LARGEST_EXACT_SQUARE,
     MAX_PIVOTS,
@@ -36,7 +42,7 @@ from randeigen.geometry.products import columns_at_once, rounding
 
 @dataclass(frozen=True, eq=False)
 class GramBatch:
-    """The exact Gram matrices of p clouds of n rows, in the caller's units; a `GeometryBatch`."""
+    """The exact Gram matrices of p clouds of n rows, in one unit; a `GeometryBatch`."""
 
     gram: Numbers  # (p, n, n) inner products, measured from a pivot near the rows
     prior_weights: Numbers  # (p, n)
@@ -67,7 +73,11 @@ class GramBatch:
         return between
 
     def rounding_errors(self, weights: Numbers) -> Numbers:
-        return self.precision * self._mean_squares(weights) + self.floor
+        squares = self._mean_squares(weights)
+        errors = self.precision * squares + self.floor
+        if bool((squares < SMALLEST_MEAN_SQUARE).any()):
+            errors = errors + UNDERFLOW * ((weights > 0) & (self.squared_norms_from_pivot() > 0)).any(1)
+        return errors
 
     def top_directions(self, weights: Numbers) -> TopDirections:
         covariances, root_weights = self.covariances(weights)
@@ -149,13 +159,13 @@ def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Fl
 
 
 def as_batch(geometries: Sequence[GramGeometry]) -> GramBatch:
-    """Exact geometries of the same rows, each in the caller's units, as one batch."""
+    """Exact geometries of the same rows in one unit, as one batch in this unit."""
     return GramBatch(
-        np.stack([each.gram[:-1, :-1] * each.scale * each.scale for each in geometries]),
+        np.stack([each.gram[:-1, :-1] for each in geometries]),
         np.stack([each.prior_weights for each in geometries]),
         geometries[0].start.T,
         max(each.precision for each in geometries),
-        max(each.floor * each.scale * each.scale for each in geometries),
+        max(each.floor for each in geometries),
     )
 
 

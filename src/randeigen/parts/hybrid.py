@@ -107,7 +107,7 @@ class HybridJudge:
             return self._standing_out(as_batch([geometry]), most, number, lambda _: geometry)
         judged = self.inner.alone(geometry, part)
         if geometry.beyond is None:
-            deviation = math.sqrt(geometry.top_direction(self.inner.prior).variance) * geometry.scale
+            deviation = math.sqrt(geometry.top_direction(self.inner.prior).variance)
             worthwhile = self._worthwhile(judged, np.array([deviation * deviation])).all()
             return [(number, judged)] if deviation > most and worthwhile else []
         return [(number, judged)]
@@ -144,7 +144,7 @@ def _allowed(geometry: Geometry, w: Array, columns: int) -> float:
     """The deviation that `STANDS_OUT` allows a column, by the median row's distance from the mean."""
     apart = geometry.squared_distances() @ w
     from_mean = np.maximum(apart - w @ apart / 2, 0.0)
-    return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns) * geometry.scale
+    return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns)
 
 
 def _gram(batch: GramBatch, index: list[int]) -> Array:

@@ -109,6 +109,7 @@ class Judge:
     def alone(self, geometry: GramGeometry, part: int) -> Judged:
         """One part, by the rule as it judges whole rows."""
         cloud = geometry.with_prior_weights(self.prior)
+        unit = cloud.scale
         rng = np.random.default_rng([self.seed, Stream.RULE, part])
         found = judge(cloud, self.rule, self.index, self.assumed, rng)
         w, scale = found.verdict.weights[None], found.verdict.scale
@@ -116,29 +117,29 @@ class Judge:
         assert found.bias_bound is not None
         variance = math.inf if held >= 1 or not scale else 0.0
         if 0 < held < 1 and scale:
-            bound = found.bias_bound / scale
+            bound = found.bias_bound / scale / unit
             variance = max(bound * bound, SMALLEST_SQUARE if bound > 0 else 0.0) * (1 - held) / held
         judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
         if not is_plain(cloud) or not math.isfinite(float(judged.traces[0])):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
         # The variance holds its rounding already; what rounding hides of the influence is added to it.
-        rounding = np.array([cloud.rounding_error(w[0]) * cloud.scale * cloud.scale])
+        rounding = np.array([cloud.rounding_error(w[0])])
         return judged._replace(
             variances=np.array([variance]),
             scales=np.array([scale]),
             rounding=rounding,
-            to_mean=np.array([distance_to_mean(cloud, w[0], scale)]),
+            to_mean=np.array([distance_to_mean(replace(cloud, scale=1.0), w[0], scale)]),
         )
 
     def measured(self, piece: Any, part: int) -> GramGeometry:
-        """One (n, w) piece in the caller's numbers, measured as whole rows are; its geometry in this unit."""
+        """One (n, w) piece in the caller's numbers, measured as whole rows are, in the judge's unit."""
         piece = to_host_float64(piece)
         accumulator = GramAccumulator(
             piece.shape[0], int(np.random.default_rng([self.seed, part]).integers(2**63))
         )
         with np.errstate(all="ignore"):
             accumulator.add(slice(0, piece.shape[1]), piece)
-            return replace(accumulator.geometry_in(self.exponent), scale=1.0)
+            return accumulator.geometry_in(self.exponent)
 
 
 def is_plain(geometry: GramGeometry) -> bool:

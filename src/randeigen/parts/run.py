@@ -16,7 +16,7 @@ from randeigen.errors import BadParameter, BadRows
 from randeigen.geometry.choice import MAX_EXACT_ROWS
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import as_batch
-from randeigen.part_certificate import held_by_heaviest
+from randeigen.part_certificate import SMALLEST_SQUARE, held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.combining import KEPT, Combining
 from randeigen.parts.hybrid import HybridJudge
@@ -90,7 +90,7 @@ def run(
         prior, on_claims = prior_weights_of(claims[index], cap, assumed.f)
         notes = (*notes, *on_claims)
     unit = measured.whole.scale
-    cloud = replace(measured.whole.take(index).with_prior_weights(prior), scale=1.0)
+    cloud = measured.whole.take(index).with_prior_weights(prior)
     one = Judge(rule, index, assumed, seed, prior, exponent_of(measured.whole))
     parts = measured.geometries(index, batched=False)
     with single_threaded_blas(index.size), np.errstate(all="ignore"):
@@ -99,10 +99,10 @@ def run(
             rng = np.random.default_rng([seed, Stream.RULE])
             whole = judge(cloud, rule, index, assumed, rng)
             runs = measured.geometries(index, batched=True)
-            hybrid = HybridJudge.of(one, whole, partition, _in_unit(runs))
-            judged = hybrid.geometries(_in_unit(parts), partition.widths)
+            hybrid = HybridJudge.of(one, whole, partition, runs)
+            judged = hybrid.geometries(parts, partition.widths)
         else:
-            judged = one.geometries(_in_unit(parts))
+            judged = one.geometries(parts)
     default = prior / prior.sum() if whole is None else whole.verdict.weights
     combining = Combining(
         partition, usable, assumed.certified, default, 1.0 if whole is None else whole.verdict.scale
@@ -110,7 +110,7 @@ def run(
     for part, each in judged:
         combining.add(part, each)
     sizes = {part: RowSizes.of(each, combining.weights[part]) for part, each in parts.items()}
-    sizes[KEPT] = RowSizes.of(replace(cloud, scale=unit), default)
+    sizes[KEPT] = RowSizes.of(cloud, default)
     answer = combining.average(rows, hybrid if whole else one, sizes, progress)
     if whole is not None:
         with np.errstate(all="ignore"):
@@ -165,11 +165,6 @@ def _check(rows: Rows, rule: Rule) -> None:
         )
 
 
-def _in_unit(parts: dict[int, GramGeometry]) -> dict[int, GramGeometry]:
-    """The same with lengths in the unit of whole rows, not in the caller's."""
-    return {part: replace(geometry, scale=1.0) for part, geometry in parts.items()}
-
-
 def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -> None:
     """The columns that keep the weights of the whole rows are one part: what the others left."""
     w, scale, own = whole.verdict.weights, whole.verdict.scale, combining.own
@@ -193,8 +188,8 @@ def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -
     combining.add_distance(float(to_mean) if known else math.inf)
     held = float(held_by_heaviest(w[None], whole.certified)[0])
     if 0 < held < 1 and scale and whole.bias_bound is not None:  # no part of the columns varies more than all
-        bound = whole.bias_bound / scale
-        top = min(top, bound * bound * (1 - held) / held)
+        bound = whole.bias_bound / scale / cloud.scale
+        top = min(top, max(bound * bound, SMALLEST_SQUARE if bound > 0 else 0.0) * (1 - held) / held)
 
     def influence(factors: Array) -> Array:
         return batch.influence(w[None], factors) if known else np.full_like(covariances[0], math.inf)
