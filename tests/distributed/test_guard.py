@@ -132,7 +132,7 @@ def test_it_refuses_what_it_cannot_judge() -> None:
         randeigen.distributed.Guard(f=1, on_excess="skip")
     with pytest.raises(randeigen.BadParameter, match="makes no sum"):
         randeigen.distributed.Guard(rule=randeigen.rules.Median(f=1), check=True)
-    with pytest.raises(randeigen.BadModel, match="no DistributedDataParallel"):
+    with pytest.raises(randeigen.BadModel, match="neither DistributedDataParallel nor fully sharded"):
         randeigen.distributed.Guard(f=1).attach(torch.nn.Linear(2, 2))
     with pytest.raises(randeigen.BadParameter, match="torchrun"):
         randeigen.distributed.all_reduce(torch.ones(3), f=0)

@@ -19,5 +19,6 @@ except ImportError:
     ) from None
 from randeigen.distributed.exchange import Exchange
 from randeigen.distributed.guard import Guard, all_reduce
+from randeigen.distributed.sharded import aggregate
 
-__all__ = ["Exchange", "Guard", "all_reduce"]
+__all__ = ["Exchange", "Guard", "aggregate", "all_reduce"]

@@ -37,7 +37,7 @@ class ColumnSums:
         kept = weights != 0  # a row of weight 0 may hold NaN
         expected = weights[kept] @ self._table[kept, :n]
         magnitudes = abs(weights[kept]) @ self._table[kept, n:]
-        rounding = max(UNIT_ROUNDOFF[bucket.flat.dtype] for bucket in rows.buckets)
+        rounding = max(UNIT_ROUNDOFF[bucket.received.dtype] for bucket in rows.buckets)
         columns = np.sum([bucket.sizes for bucket in rows.buckets], axis=0)
         allowed = ((n + 4) * rounding + columns * FLOAT64_SUM_ROUNDING) * magnitudes
         found = _sums(rows, False).cpu().numpy()
@@ -56,4 +56,4 @@ def _sums(rows: RankRows, absolute: bool) -> Tensor:
 
 
 def _flats(rows: RankRows) -> Iterator[tuple[Tensor, list[int]]]:
-    return ((bucket.flat, bucket.sizes) for bucket in rows.buckets)
+    return ((bucket.flat, bucket.sizes) for bucket in rows.buckets if bucket.flat is not None)

@@ -11,12 +11,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from randeigen.distributed import ddp, fsdp
 from randeigen.distributed.agreement import agree, form_of, step_seed
 from randeigen.distributed.column_sums import ColumnSums
 from randeigen.distributed.exchange import Exchange
 from randeigen.distributed.peers import Peers, as_peers
 from randeigen.distributed.rank_rows import RankRows, check_rule
 from randeigen.distributed.tensors import Local, local_tensors, packed
+from randeigen.distributed.trust import Trust
 from randeigen.errors import BadFraction, BadModel, BadParameter, RandEigenError, TooManyCorrupt
 from randeigen.pipeline import checked_seed, run_source
 from randeigen.registry import RuleLike, as_rule
@@ -25,8 +27,6 @@ from randeigen.types import Array
 from randeigen.types import OnExcess as RowsOnExcess
 
 OnExcess: TypeAlias = Literal["nan", "raise", "drop"]
-TRUST_STEPS = 1000  # steps over which `trust` is a mean; older ones fade
-MAX_BROKEN = 2  # times a rank's columns may be wrong before it owns none
 
 
 class Guard:
@@ -79,40 +79,44 @@ class Guard:
         self._group, self._shards = group, shards
         self._rows: RankRows | None = None
         self._coin = 0
-        self._trust: Array = np.zeros(0)
-        self._counted_steps = 0
-        self._broken: Array = np.zeros(0)
+        self._trust = Trust(0)
         self._forms: set[tuple[Any, ...]] = set()
-        self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
+        self._sharded: tuple[fsdp.KeptRows, nn.Module] | None = None
 
     @property
     def trust(self) -> Array:
         """(n,) the running mean of n·weight of each rank: 1 is a full part, 0 is out."""
-        return np.array(self._trust)
+        return self._trust.mean
 
     def suspects(self, below: float = 0.5) -> list[int]:
         """The ranks whose trust is below this, the least trusted first."""
-        return [int(rank) for rank in np.argsort(self._trust, kind="stable") if self._trust[rank] < below]
+        return self._trust.below(below)
 
     def attach(self, model: nn.Module) -> Guard:
-        """Make this the way in which a DistributedDataParallel model averages gradients.
+        """Make this the way in which a DistributedDataParallel or fully sharded model averages gradients.
 
-        There is one verdict on the whole gradient, not one for each bucket, so the answer goes out only when
-        the last bucket is in.
+        There is one verdict on the whole gradient, not one for each bucket, so the mean goes out only when
+        the last bucket is in. Under FSDP2 call `finish()` after backward(), before clipping and the step:
+        gradients are NaN until then.
 
         Raises:
-            BadModel: the model is no DistributedDataParallel.
+            BadModel: the model is neither, or is sharded in a way that cannot be judged.
             BadFraction: `eps` or `f` is more than so many ranks tolerate.
         """
-        if not isinstance(model, DistributedDataParallel):
+        if isinstance(model, DistributedDataParallel):
+            self._group = self._group or model.process_group
+            self._connect()
+            ddp.attach(model, self.start, self.finish)
+        elif fsdp.units_of(model):
+            if self.check:
+                raise BadParameter("check=True compares what ranks hold in common, and FSDP shards it.")
+            self._group = self._group or fsdp.group_of(model)
+            self._sharded = fsdp.attach(self._connect(), model), model
+        else:
             raise BadModel(
-                f"{type(model).__name__} is no DistributedDataParallel; wrap it, or call "
-                "guard.all_reduce(model) after backward()."
+                f"{type(model).__name__} is neither DistributedDataParallel nor fully sharded; wrap it, or "
+                "call guard.all_reduce(model) after backward()."
             )
-        if self._group is None:
-            self._group = model.process_group
-        self._connect()
-        model.register_comm_hook(self, hook)
         return self
 
     def all_reduce(self, tensors: nn.Module | Tensor | Iterable[Tensor], seed: int | None = None) -> Exchange:
@@ -134,12 +138,12 @@ class Guard:
             rows.device = found[0].tensor.device
         form = form_of([tensor for tensor, _ in found], self.rule, problem is not None)
         try:
-            coin = agree(form, rows.peers, rows.shards, self._device())
+            coin = agree(form, rows.peers, rows.shards, rows.device)
         except RandEigenError as error:
             raise problem or error from None
         vectors = packed(found)
         for vector in vectors:
-            self._start(vector.flat, vector.counted)
+            rows.start(vector.flat, vector.counted)
         exchange = self._decide(step_seed(coin, 0) if seed is None else seed)
         for vector in vectors:
             vector.unpack()
@@ -151,12 +155,25 @@ class Guard:
         rows.device = flat.device
         key = len(rows.buckets), flat.numel(), flat.dtype
         if key not in self._forms:
-            self._coin += agree(form_of([flat], self.rule), rows.peers, rows.shards, self._device())
+            self._coin += agree(form_of([flat], self.rule), rows.peers, rows.shards, rows.device)
             self._forms.add(key)
-        self._start(flat, counted=True)
+        rows.start(flat)
 
     def finish(self) -> Exchange:
-        """The verdict on all buckets that were started; their mean, or NaN, lies in them."""
+        """The verdict on all buckets that were started; their mean, or NaN, lies in them.
+
+        DDP's hook calls it with the last bucket. Under FSDP2 the loop does, after backward().
+        """
+        rows = self._connect()
+        if self._sharded is not None:
+            if not self._coin:
+                shape = [bucket.received for bucket in rows.buckets]
+                self._coin = agree(form_of(shape, self.rule), rows.peers, rows.shards, rows.device)
+            try:
+                fsdp.check_views(*self._sharded)
+            except BadModel:
+                rows.finish()
+                raise
         return self._decide(step_seed(self._coin, self.steps))
 
     def _connect(self) -> RankRows:
@@ -164,16 +181,8 @@ class Guard:
             peers = Peers(self._group)
             check_rule(self.rule, peers.size)
             self._rows = RankRows(peers, as_peers(self._shards, peers))
-            self._trust, self._broken = np.ones(peers.size), np.zeros(peers.size)
+            self._trust = Trust(peers.size)
         return self._rows
-
-    def _device(self) -> torch.device:
-        assert self._rows is not None
-        return self._rows.device
-
-    def _start(self, flat: Tensor, counted: bool) -> None:
-        assert self._rows is not None
-        self._rows.start(flat, counted)
 
     def _decide(self, seed: int) -> Exchange:
         rows = self._connect()
@@ -183,7 +192,8 @@ class Guard:
         finally:
             rows.finish()
         self.steps += 1
-        self._update_trust(self.last)
+        self._trust.update(self.last)
+        rows.owners = self._trust.owners()
         return self.last
 
     def _judged(self, rows: RankRows, seed: int, sums: ColumnSums | None) -> Exchange:
@@ -194,8 +204,7 @@ class Guard:
         except (TooManyCorrupt, BadFraction) as error:
             if self.on_excess != "nan":
                 raise
-            for bucket in rows.buckets:
-                bucket.flat.fill_(torch.nan)
+            rows.fill(np.nan)
             unusable = error.reasons if isinstance(error, TooManyCorrupt) else rows.unusable
             f = self.rule.assumed_corrupt(rows.n)
             return Exchange(np.zeros(rows.n), np.inf, None, dict(unusable), seed, f, np.inf, skipped=True)
@@ -210,39 +219,6 @@ class Guard:
             found.distance_to_mean,
             broken=broken,
         )
-
-    def _update_trust(self, exchange: Exchange) -> None:
-        n = exchange.weights.size
-        parts = n * exchange.weights
-        if exchange.skipped:
-            if len(exchange.unusable) == n:  # all overflowed together: a loss scaler at work
-                return
-            parts = np.ones(n)
-            parts[list(exchange.unusable)] = 0.0
-        self._counted_steps += 1
-        self._trust += (parts - self._trust) / min(self._counted_steps, TRUST_STEPS)
-        self._broken[list(exchange.broken)] += 1
-        owners = (self._broken < MAX_BROKEN).tolist()
-        if self._rows is not None and any(owners):
-            self._rows.owners = owners
-
-
-# DDP compares the annotation of `bucket` with its own class by `is`, and a string is not that; so there is
-# none.
-def hook(guard, bucket):  # type: ignore[no-untyped-def]
-    """The communication hook: DDP waits for the futures only after the last bucket's hook has returned."""
-    flat = bucket.buffer()
-    guard.start(flat)
-    future: torch.futures.Future[Tensor] = torch.futures.Future(
-        devices=[flat.device] if flat.is_cuda else None
-    )
-    guard._waiting.append((future, flat))
-    if bucket.is_last():
-        waiting, guard._waiting = guard._waiting, []
-        guard.finish()
-        for each, mean in waiting:
-            each.set_result(mean)
-    return future
 
 
 def all_reduce(

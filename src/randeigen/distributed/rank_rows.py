@@ -9,10 +9,8 @@ over the ranks. All come to the same verdict; each sums its own columns, and the
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +19,8 @@ from torch import Tensor
 
 from randeigen.backend.arrays import as_writable_array, store
 from randeigen.backend.chunking import BLOCK_BYTES
+from randeigen.distributed.over_ranks import distances_over, judgement_of_first, summed
 from randeigen.distributed.peers import Peers, even_sizes, starts_of
-from randeigen.distributed.summed_shares import summed
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram_accumulator import NOT_FINITE
 from randeigen.geometry.gram_share import GramShare
@@ -36,16 +34,12 @@ from randeigen.types import Answer, Block, Geometry, GeometryKind, Mask, Progres
 class Bucket(NamedTuple):
     """Some columns of every rank's row, while they are exchanged."""
 
-    flat: Tensor  # this rank's numbers; the mean, in the end
     received: Tensor  # (n, own columns) all ranks' numbers of the columns that this rank owns
+    place: Tensor  # (own columns) where their mean goes
+    flat: Tensor | None  # this rank's numbers, and the mean in the end; None: each rank keeps its own columns
     sizes: list[int]  # how many columns each rank owns
     counted: bool  # whether these columns are measured here, and not on another shard that holds them too
     sent: Any
-
-    def own(self, rank: int) -> Tensor:
-        """The own columns' place in `flat`."""
-        start = sum(self.sizes[:rank])
-        return self.flat[start : start + self.sizes[rank]]
 
 
 class RankRows:
@@ -66,14 +60,29 @@ class RankRows:
     def start(self, flat: Tensor, counted: bool = True) -> None:
         """Begin to exchange a vector of which every rank holds its own."""
         sizes = even_sizes(flat.numel(), self.owners)
-        own = sizes[self.peers.rank]
-        key = len(self.buckets), own, flat.dtype, flat.device  # position alone will not do: buckets change
-        received = self._memory.get(key)
-        if received is None:
-            received = torch.empty((self.n, own), dtype=flat.dtype, device=flat.device)
+        start, own = sum(sizes[: self.peers.rank]), sizes[self.peers.rank]
+        received = self._memory_for(own, flat)
         sent = self.peers.exchange(received, flat, sizes)
-        self._memory[key] = received
-        self.buckets.append(Bucket(flat, received, sizes, counted, sent))
+        self.buckets.append(Bucket(received, flat[start : start + own], flat, sizes, counted, sent))
+
+    def start_sharded(self, flat: Tensor, place: Tensor) -> None:
+        """The same where each rank keeps the mean of its own columns, all of one number, in `place`."""
+        received = self._memory_for(place.numel(), flat)
+        sizes = [place.numel()] * self.n
+        self.peers.exchange(received, flat, sizes).wait()  # `flat` is the caller's, who may write to it next
+        self.buckets.append(Bucket(received, place, None, sizes, True, None))
+
+    def _memory_for(self, own: int, like: Tensor) -> Tensor:
+        """Memory of the step before, if a bucket of this form was in this position; else new."""
+        key = len(self.buckets), own, like.dtype, like.device
+        if key not in self._memory:
+            self._memory[key] = torch.empty((self.n, own), dtype=like.dtype, device=like.device)
+        return self._memory[key]
+
+    def fill(self, value: float) -> None:
+        """This number in place of the mean."""
+        for bucket in self.buckets:
+            (bucket.place if bucket.flat is None else bucket.flat).fill_(value)
 
     def finish(self) -> None:
         """Forget the buckets, and memory that no bucket of this step was received into."""
@@ -91,24 +100,29 @@ class RankRows:
     ) -> Geometry:
         """The exact Gram matrix, whatever is wanted: a sum over the ranks needs no rows."""
         for bucket in self.buckets:
-            bucket.sent.wait()
+            if bucket.sent is not None:
+                bucket.sent.wait()
         rows = OwnColumns([(bucket.received, None) for bucket in self.buckets if bucket.counted], self.n)
         share = GramShare.measure(rows, seed) if rows.d else GramShare.of_nothing(self.n)
-        for peers in (self.peers, *self.shards):
-            share = summed(share, peers, self.device)
+        share = summed(share, (self.peers, *self.shards), self.device)
         self.unusable = {int(i): NOT_FINITE for i in np.flatnonzero(share.unusable)}
         return share.geometry(seed)
 
     def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
         """Each rank sums its own columns into their place, then all pieces are spread to all ranks."""
-        judgement = self._as_first_rank(judgement)
+        everybody = (self.peers, *self.shards)
+        judgement = judgement_of_first(judgement, everybody, self.device)
         self.weights = np.zeros(self.n)
         self.weights[usable] = judgement.verdict.weights
-        rank = self.peers.rank
-        rows = OwnColumns([(bucket.received, bucket.own(rank)) for bucket in self.buckets], self.n)
+        rows = OwnColumns([(bucket.received, bucket.place) for bucket in self.buckets], self.n)
         combined = StreamedRows(rows).combine(judgement, usable, progress)
-        spreading = [work for bucket in self.buckets for work in self.peers.gather(bucket.flat, bucket.sizes)]
-        combined = self._over_all_columns(combined)
+        spreading = [
+            work
+            for bucket in self.buckets
+            if bucket.flat is not None
+            for work in self.peers.gather(bucket.flat, bucket.sizes)
+        ]
+        combined = distances_over(combined, everybody, self.device)
         for work in spreading:
             work.wait()
         return combined
@@ -116,25 +130,6 @@ class RankRows:
     def changed(self) -> Sequence[int]:
         """None: what is judged is what was received."""
         return ()
-
-    def _as_first_rank(self, judgement: Judgement) -> Judgement:
-        """The judgement with the first rank's weights: another processor may round them otherwise."""
-        verdict = judgement.verdict
-        numbers = torch.from_numpy(np.append(verdict.weights, verdict.scale)).to(self.device)
-        for peers in (self.peers, *self.shards):
-            peers.from_first(numbers)
-        first = numbers.cpu().numpy()
-        return judgement._replace(verdict=replace(verdict, weights=first[:-1], scale=float(first[-1])))
-
-    def _over_all_columns(self, combined: Combined) -> Combined:
-        """Distances over all columns, from those over the own ones of each rank.
-
-        Each allows for the rounding of all columns, so over k ranks that is counted sqrt(k) times.
-        """
-        away, to_mean = combined.away, combined.distance_to_mean or 0.0
-        for peers in (self.peers, *self.shards):
-            away, to_mean = (math.hypot(*each) for each in peers.slots((away, to_mean), self.device))
-        return Combined(None, away, None if combined.distance_to_mean is None else to_mean)
 
 
 class OwnColumns:
