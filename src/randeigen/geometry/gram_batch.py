@@ -15,6 +15,7 @@ from randeigen.backend.batched import (
     Indices,
     Numbers,
     TopDirections,
+    along,
     beside,
     medians,
     namespace,
@@ -129,33 +130,31 @@ class GramBatch:
 def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Flags]:
     """The geometries of (p, n, w) pieces of at least three rows, and which of them are sound.
 
-    From the middle of three secret rows; pieces for which two of these are far out, from three others.
+    From the middle of three secret rows; pieces for which that is far out, from the row that half of the
+    others are nearest to.
     """
     _, n, width = pieces.shape
-    gram: Any = None
-    sound: Any = None
-    first, second = random_pairs(n, rng)
-    pairs = beside(first, pieces), beside(second, pieces)
+    pairs = tuple(beside(each, pieces) for each in random_pairs(n, rng))
+    three = rng.choice(n, 3, replace=False).tolist()
+    gram, fits = _measured_from(middle_of_three(*(pieces[:, i] for i in three)), pieces)
+    near = _is_near_by_pairs(gram, pairs)
+    again = where_true(fits & ~near)
     for _ in range(MAX_PIVOTS):
-        again: Any = slice(None) if sound is None else where_true(~sound)
-        if sound is not None and not len(again):
+        if not len(again):
             break
-        three = rng.choice(n, 3, replace=False).tolist()
-        pivot = middle_of_three(*(pieces[again][:, i] for i in three))
-        shifted = pieces[again] - pivot[:, None]
-        found = _products(shifted)
-        good = _is_sound(found, shifted, pairs)
-        if sound is None:
-            gram, sound = found, good
-        else:
-            gram[again], sound[again] = found, good
+        centre, found = _centres(gram[again])
+        near[again] = found
+        again, centre = again[~found], centre[~found]
+        some = pieces[again]
+        gram[again], fits[again] = _measured_from(along(some, centre[:, None, None])[:, 0], some)
+        again = again[fits[again]]
     batch = GramBatch(
         gram,
         namespace(gram).ones_like(gram[:, 0]),
         beside(rng.standard_normal((START_DIRECTIONS, n)), gram),
         rounding(n, width, pieces.dtype.itemsize),
     )
-    return batch, sound
+    return batch, fits & near
 
 
 def as_batch(geometries: Sequence[GramGeometry]) -> GramBatch:
@@ -181,24 +180,39 @@ def _products(shifted: Any) -> Numbers:
     return total
 
 
-def _is_sound(gram: Numbers, shifted: Any, pairs: tuple[Indices, Indices]) -> Flags:
-    """(p,) whether a matrix holds what it should: no square over- or underflowed, the pivot is near.
-
-    `pairs` are secret pairs of rows, whose distances show how far rows are from each other.
-    """
-    xp = namespace(gram)
-    squares = xp.einsum("pii->pi", gram)
+def _measured_from(pivots: Any, pieces: Any) -> tuple[Numbers, Flags]:
+    """(p, n, n) inner products measured from (p, w) pivots; (p,) whether no square over- or underflowed."""
+    shifted = pieces - pivots[:, None]
+    gram = _products(shifted)
+    squares = namespace(gram).einsum("pii->pi", gram)
     size = shifted.dtype.itemsize
-    plain = (squares < min(LARGEST_EXACT_SQUARE[size], 1e300)).all(1)  # which NaN is not
+    fits = (squares < min(LARGEST_EXACT_SQUARE[size], 1e300)).all(1)  # which NaN is not
     small = squares < SMALLEST_EXACT_SQUARE[size]
-    doubtful = where_true(small.any(1) & plain)
+    doubtful = where_true(small.any(1) & fits)
     if len(doubtful):
         differs = (shifted[doubtful] != 0).any(2)
-        plain[doubtful] = ~(small[doubtful] & differs).any(1)
-    i, j = pairs
+        fits[doubtful] = ~(small[doubtful] & differs).any(1)
+    return gram, fits
+
+
+def _is_near_by_pairs(gram: Numbers, pairs: tuple[Indices, ...]) -> Flags:
+    """(p,) whether the pivot is near the rows, by the distances of secret pairs of them."""
+    xp, (i, j) = namespace(gram), pairs
+    squares = xp.einsum("pii->pi", gram)
     distances = sorted_lines(xp.clip(squares[:, i] + squares[:, j] - 2 * gram[:, i, j], 0, None))
     quartile = distances[:, distances.shape[1] // 4]
-    return plain & ~(medians(squares) > OFFSET_RATIO * quartile)
+    return ~(medians(squares) > OFFSET_RATIO * quartile)
+
+
+def _centres(gram: Numbers) -> tuple[Indices, Flags]:
+    """(p,) the row whose distance from the median row is least, and whether the pivot is as near as that."""
+    xp, n = namespace(gram), gram.shape[1]
+    squares = xp.einsum("pii->pi", gram)
+    between = xp.clip(squares[:, :, None] + squares[:, None, :] - 2 * gram, 0, None)
+    typical = sorted_lines(between)[:, :, (n - 1) // 2]
+    centre = xp.argmin(typical, 1)
+    least = xp.amin(typical, 1)
+    return centre, ~(sorted_lines(squares)[:, (n - 1) // 2] > OFFSET_RATIO * least)
 
 
 def chunk_variances(rows: Any, chunk: int) -> list[float]:
