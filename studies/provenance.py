@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from randeigen import timing
-from randeigen.provenance import commit
+from randeigen.provenance import command, commit
 
 __all__ = ["commit", "made_with"]
 
 
 def made_with() -> dict[str, str]:
-    """Versions, machine and commit."""
-    return {**timing.versions(), "commit": commit()}
+    """Command, commit, versions and machine."""
+    return {"command": command(), "commit": commit(), **timing.versions()}

@@ -1,9 +1,10 @@
-"""Versions of what decides a number, and the commit of the code, for records and audits."""
+"""Versions of what decides a number, the command and the commit of the code, for records and audits."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,22 @@ def versions() -> dict[str, str]:
     if "torch" in sys.modules:
         used["torch"] = str(sys.modules["torch"].__version__)
     return used
+
+
+def processor() -> str:
+    """The name of this machine's processor: another one may round otherwise."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def command(program: str | None = None) -> str:
+    """What was typed: the name of the program, found out for `python -m benchmarks.departures`, and the rest."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    start = [program] if program else ["python", sys.argv[0]] if spec is None else ["python", "-m", spec.name]
+    return shlex.join([*start, *sys.argv[1:]])
 
 
 def commit() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import randeigen
+from randeigen.provenance import processor
 from randeigen.provenance import versions as core_versions
 from randeigen.rules import Rule
 from randeigen.timed_rows import Dtype, Form, TimedRows, timed_rows
@@ -99,7 +99,7 @@ def record(timings: Sequence[Timing], **more: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions and machine, for records."""
     torch = sys.modules.get("torch")
-    used = {**core_versions(), "processor": _processor()}
+    used = {**core_versions(), "processor": processor()}
     if torch is not None:
         used["threads"] = str(torch.get_num_threads())
         if torch.cuda.is_available():
@@ -175,11 +175,3 @@ def _timed(call: Callable[[], Any], wait: Callable[[], None]) -> float:
     call()
     wait()
     return 1e3 * (time.perf_counter() - start)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from rich.table import Table
 from randeigen.cli.console import INTERRUPTED, console, print_error
 from randeigen.errors import RandEigenError
 from randeigen.lab.record_files import described, file_name, find_record
+from randeigen.provenance import command, commit
 
 if TYPE_CHECKING:
     from randeigen.lab.results import RunRecord
@@ -59,7 +60,7 @@ class RunFolder(Generic[Record]):
             checkpoint.unlink(missing_ok=True)
         else:
             self._adopt_checkpoint(checkpoint, config, words)
-        record = run(name, checkpoint)
+        record = replace(run(name, checkpoint), made={"command": command("randeigen"), "commit": commit()})
         record.write(self.path / f"{name}.json")
         checkpoint.unlink(missing_ok=True)
         if earlier is not None and earlier.name != name:  # an old name: --fresh replaces the record

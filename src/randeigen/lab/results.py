@@ -17,6 +17,7 @@ from torch import Tensor
 
 from randeigen.errors import BadFile
 from randeigen.lab.config import CentralizedConfig, FederatedConfig
+from randeigen.provenance import processor
 from randeigen.provenance import versions as core_versions
 from randeigen.rows.write import replacing
 
@@ -125,8 +126,9 @@ def number(value: float) -> float | None:
 
 
 def versions(device: str) -> dict[str, str]:
-    """Versions, device and threads, for a record."""
-    used = {**core_versions(), "device": device, "threads": str(torch.get_num_threads())}
+    """Versions, processor, device and threads, for a record."""
+    used = {**core_versions(), "processor": processor()}
+    used |= {"device": device, "threads": str(torch.get_num_threads())}
     if device.startswith("cuda"):
         used["gpu"] = torch.cuda.get_device_name(device)
     return used

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +11,7 @@ import typer
 from randeigen.cli.console import UsageError, exit_on_error, print_line
 from randeigen.cli.experiment_runs import ProgressLine, print_table, resumable
 from randeigen.cli.options import Device
+from randeigen.provenance import command
 from randeigen.registry import without_digest
 
 if TYPE_CHECKING:
@@ -84,14 +83,13 @@ def sweep(
             print_line(f"{len(configs)} runs")
             return
         folder, show = Path(out), StepLines(jobs)
-        command = shlex.join(["randeigen", *sys.argv[1:]])
         with resumable():
             paths = run_sweep(
                 configs,
                 folder,
                 device=device,
                 jobs=jobs,
-                command=command,
+                command=command("randeigen"),
                 on_step=show.step,
                 on_round=show.within() if jobs == 1 else None,
             )
