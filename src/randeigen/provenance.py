@@ -32,7 +32,7 @@ def processor() -> str:
 
 
 def command(program: str | None = None) -> str:
-    """What was typed: the name of the program, found out for `python -m benchmarks.departures`, and the rest."""
+    """What was typed: the program, which is found out for `python -m benchmarks.departures`, and the rest."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     start = [program] if program else ["python", sys.argv[0]] if spec is None else ["python", "-m", spec.name]
     return shlex.join([*start, *sys.argv[1:]])
