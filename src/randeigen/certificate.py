@@ -144,6 +144,8 @@ def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> floa
         return math.inf  # the plain mean holds a row that is further out than can be measured
     even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
     weights = np.where(abs(weights - even) < EQUAL_WEIGHT_TOLERANCE * even, even, weights)
+    if (weights == even).all():
+        return 0.0
     return geometry.scale * geometry.distance_between(weights, even)
 
 

@@ -139,7 +139,7 @@ class WeightedSum:
         from randeigen.backend.cuda.weighted_sum import weighted_sum
 
         places = place if isinstance(place, list) else [place]
-        overflowed, moved = weighted_sum(block, self.weights, places, in_float64).tolist()
+        overflowed, moved = weighted_sum(block, self.weights, places, in_float64)
         return None if overflowed else math.sqrt(moved)
 
     def rounding_error(self, moved: float) -> float:
@@ -245,6 +245,8 @@ class WeightedSum:
 def _runs(usable: Mask, weights: Weights) -> list[slice]:
     """Stretches of consecutive rows to read, so that each is a view and a single product."""
     mask = usable & (weights > 0)
+    if mask.all():
+        return [slice(0, mask.size)]
     if not mask.any() or (usable.all() and 2 * mask.sum() > mask.size):
         mask = usable  # a few zeros cost less than a few more products
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))

@@ -179,9 +179,9 @@ class GramAccumulator:
         """The same with the products at hand: rows that overflowed or underflowed are measured again."""
         squares = measured.gram.diagonal()[:-1]
         odd = self._odd(block, squares, pivot_rows)
-        if not np.isfinite(squares).any() and pivot_rows and self.unusable[list(pivot_rows)].any():
+        if pivot_rows and not np.isfinite(squares).any() and self.unusable[list(pivot_rows)].any():
             return False  # the pivot itself is not finite
-        if 2 * len(odd) > len(self._usable()):
+        if odd and 2 * len(odd) > len(self._usable()):
             measured, precision = self._scaled(block, self._usable(), pivot_rows, alone=True)
             if self._is_offset(in_one_unit(measured, self.unusable).gram, []):
                 return False
@@ -210,6 +210,8 @@ class GramAccumulator:
     def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
         """Rows whose squares overflowed or, where those of the typical row are too small, underflowed."""
         size = working_size(block)
+        if squares.min() >= SMALLEST_EXACT_SQUARE[size] and squares.max() < LARGEST_EXACT_SQUARE[size]:
+            return []  # the ordinary case
         large = ~(squares < LARGEST_EXACT_SQUARE[size]) & ~self.unusable
         overflowed: list[int] = np.flatnonzero(large).tolist()
         if overflowed:
@@ -231,8 +233,7 @@ class GramAccumulator:
             self.unusable[i] |= not np.isfinite(largest_magnitudes(block[i : i + 1])[0])
 
     def _usable(self) -> list[int]:
-        usable: list[int] = np.flatnonzero(~self.unusable).tolist()
-        return usable
+        return list(np.flatnonzero(~self.unusable).tolist())
 
     def _is_offset(self, gram: Array, odd: list[int]) -> bool:
         squares = np.where(self.unusable, math.nan, gram.diagonal()[:-1])
@@ -244,7 +245,7 @@ class GramAccumulator:
 def random_pairs(n: int, rng: np.random.Generator) -> tuple[Index, Index]:
     """Random pairs from a secret permutation: an adversary cannot choose which distances are sampled."""
     order = rng.permutation(n)
-    return order, np.roll(order, 1)
+    return order, order[np.arange(n) - 1]
 
 
 def is_offset(squared_norms: Array, squared_distances: Array) -> bool:

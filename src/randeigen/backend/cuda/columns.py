@@ -11,7 +11,7 @@ import numpy as np
 
 from randeigen.backend.cuda.bisection import bisected
 from randeigen.backend.cuda.gram import triton_dtype
-from randeigen.backend.cuda.language import jit, tl, triton
+from randeigen.backend.cuda.language import jit, launch, tl, triton
 from randeigen.backend.cuda.sorting_network import network_sorted
 from randeigen.backend.cuda.tables import addresses, in_steps, on_device, processors
 from randeigen.types import Array
@@ -71,18 +71,20 @@ def merged_columns(
     offsets = np.append(0, np.cumsum(lengths[:-1]))
     answer = torch.empty(block.shape[1], dtype=torch.float64 if wide else torch.float32, device=block.device)
     events = torch.empty((programs, 3), dtype=torch.float64, device=block.device)
-    _columns_kernel[(programs,)](
-        *on_device(block.device, np.asarray(weights, np.float64)[order], found, lengths, before, offsets),
-        answer, events, lengths.size, len(order), n, f,
-        DTYPE=triton_dtype(block.dtype), FLOAT=tl.float64 if wide else tl.float32,
-        INT=tl.int64 if wide else tl.int32, BITS=64 if wide else 32,
-        LOW=LOWEST_BIT[str(block.dtype).removeprefix("torch.")], KIND=KINDS.index(kind), NETWORK=network,
-        LINES=shape.lines, COLUMNS=shape.columns, num_warps=shape.warps,
+    tables = on_device(block.device, np.asarray(weights, np.float64)[order], found, lengths, before, offsets)
+    launch(
+        _columns_kernel, (programs,), block.device,
+        (*tables, answer, events, lengths.size, len(order), n, f),
+        {"DTYPE": triton_dtype(block.dtype), "FLOAT": tl.float64 if wide else tl.float32,
+         "INT": tl.int64 if wide else tl.int32, "BITS": 64 if wide else 32,
+         "LOW": LOWEST_BIT[str(block.dtype).removeprefix("torch.")], "KIND": KINDS.index(kind),
+         "NETWORK": network, "LINES": shape.lines, "COLUMNS": shape.columns},
+        num_warps=shape.warps,
     )  # fmt: skip
     return answer, events.sum(0)
 
 
-@jit
+@jit(do_not_specialize=["leaves", "m", "n", "f"])
 def _columns_kernel(
     weights, pointers, lengths, steps_before, offsets, answers, events, leaves, m, n, f,
     DTYPE: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr,

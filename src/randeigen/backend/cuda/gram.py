@@ -22,8 +22,8 @@ import numpy as np
 
 from randeigen.backend.arrays import UNIT_ROUNDOFF
 from randeigen.backend.cuda.gram_kernels import collect_kernel, gram_kernel
-from randeigen.backend.cuda.language import tl, triton
-from randeigen.backend.cuda.tables import addresses, alignment, in_steps, on_device, processors
+from randeigen.backend.cuda.language import launch, tl, triton
+from randeigen.backend.cuda.tables import on_device, places, processors
 
 ADDITIONS = 512  # ordinary additions in float32 that a program makes before it adds to float64
 TILES_SIDE_BY_SIDE = 12  # pairs of tiles are taken in squares of this side, whose rows the cache can share
@@ -71,25 +71,27 @@ def gram(
     shape = shape or tiling(n, pivot, block.dtype.itemsize)
     split = pivot or block.dtype.itemsize > 2
     segments, tiles = shape.tile // shape.rows, -(-(n + pivot) // shape.rows)
-    pairs, side, found = _pairs(tiles), tiles * shape.tile, addresses(block)
-    lengths, before, steps = in_steps(block, shape.strip * shape.strips * segments)
-    readers = min(_readers(processors(device) * shape.programs, pairs.size, side), steps)
+    side, found = tiles * shape.tile, places(block, shape.strip * shape.strips * segments)
+    pairs = _pairs(device, tiles)
+    readers = min(_readers(processors(device) * shape.programs, len(pairs), side), found.steps)
     grams = torch.zeros((readers, side, side), dtype=torch.float64, device=device)
     total = torch.empty((n + 1, n + 1), dtype=torch.float64, device=device)
-    three = np.array(pivot_rows or (0, 0, 0), np.int64)
-    gram_kernel[(readers, pairs.size)](
-        *on_device(device, found, lengths, before, pairs, three),
-        grams, lengths.size, n, side, 1.0, 2.0**-exponent,
-        DTYPE=triton_dtype(block.dtype), ALIGN=alignment(block, found),
-        PIVOT=pivot, SPLIT=split, ONE_TILE=tiles == 1, TILE=shape.tile, ROWS=shape.rows,
-        STRIP=shape.strip, STRIPS=shape.strips, MOST=ADDITIONS // 2 - 1,
+    launch(
+        gram_kernel, (readers, len(pairs)), device,
+        (found.addresses, found.lengths, found.before, pairs, grams, found.base, found.leaves, n, side,
+         *(pivot_rows or (0, 0, 0)), 1.0, 2.0**-exponent),
+        {"DTYPE": triton_dtype(block.dtype), "ALIGN": found.align, "ONE_LEAF": found.leaves == 1,
+         "PIVOT": pivot, "SPLIT": split, "ONE_TILE": tiles == 1, "TILE": shape.tile, "ROWS": shape.rows,
+         "STRIP": shape.strip, "STRIPS": shape.strips, "MOST": ADDITIONS // 2 - 1},
         num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
     copies = readers * segments
     together = min(256, triton.next_power_of_2(copies))
-    collect_kernel[(triton.cdiv((n + 1) ** 2, ENTRIES_AT_ONCE // together),)](
-        grams, total, copies, n, n + pivot, side, ONE_TILE=tiles == 1,
-        TILE=shape.tile, ROWS=shape.rows, COPIES=together, ENTRIES=ENTRIES_AT_ONCE // together,
+    launch(
+        collect_kernel, (triton.cdiv((n + 1) ** 2, ENTRIES_AT_ONCE // together),), device,
+        (grams, total, copies, n, n + pivot, side),
+        {"ONE_TILE": tiles == 1, "TILE": shape.tile, "ROWS": shape.rows, "COPIES": together,
+         "ENTRIES": ENTRIES_AT_ONCE // together},
     )  # fmt: skip
     return total, precision(shape, (2 if tiles == 1 else 3) if split else 1)
 
@@ -107,11 +109,11 @@ def triton_dtype(dtype: Any) -> Any:
 
 
 @cache
-def _pairs(tiles: int) -> Any:
-    """Pairs of tiles i ≤ j as i·2³² + j, in squares of TILES_SIDE_BY_SIDE."""
+def _pairs(device: Any, tiles: int) -> Any:
+    """Pairs of tiles i ≤ j as i·2³² + j, in squares of TILES_SIDE_BY_SIDE; on the device."""
     i, j = np.triu_indices(tiles)
     order = np.lexsort((i, j, i // TILES_SIDE_BY_SIDE, j // TILES_SIDE_BY_SIDE))
-    return (i[order] << 32) + j[order]
+    return on_device(device, (i[order] << 32) + j[order], wait=True)[0][: i.size]
 
 
 @cache

@@ -65,10 +65,11 @@ def _step(
     return whole + one * part
 
 
-@jit
+@jit(do_not_specialize=["base", "leaves", "n", "first_row", "second_row", "third_row"])
 def gram_kernel(
-    pointers, lengths, steps_before, pairs, three, grams, leaves, n, side, one, shrink,
-    DTYPE: tl.constexpr, ALIGN: tl.constexpr,
+    pointers, lengths, steps_before, pairs, grams, base: tl.int64, leaves, n, side,
+    first_row, second_row, third_row, one, shrink,
+    DTYPE: tl.constexpr, ALIGN: tl.constexpr, ONE_LEAF: tl.constexpr,
     PIVOT: tl.constexpr, SPLIT: tl.constexpr, ONE_TILE: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, STRIP: tl.constexpr, STRIPS: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
@@ -93,7 +94,7 @@ def gram_kernel(
     stride = readers * STEP  # from one step of this reader to the next
     whole = tl.zeros((TILE, TILE), tl.float32)
     done = 0
-    for leaf in range(leaves):
+    for leaf in range(1 if ONE_LEAF else leaves):
         length = tl.load(lengths + leaf)
         first = (reader + readers - tl.load(steps_before + leaf) % readers) % readers * STEP
         row = pointers + leaf * n
@@ -105,20 +106,17 @@ def gram_kernel(
             left = length - begin
             full = tl.minimum((left + stride - STEP) // stride, MOST).to(tl.int32)
             at = tl.multiple_of(begin, STEP)
-            to_i = tl.load(row + i, mask=i < n, other=0)
-            to_j = tl.load(row + j, mask=j < n, other=0)
+            to_i = tl.where(i < n, base + tl.load(row + i, mask=i < n, other=0), 0)
+            to_j = tl.where(j < n, base + tl.load(row + j, mask=j < n, other=0), 0)
             live_i, live_j = (to_i != 0)[:, None], (to_j != 0)[:, None]
             at_i = tl.multiple_of(to_i.to(tl.pointer_type(DTYPE)), ALIGN)[:, None] + (at + offset)
             at_j = tl.multiple_of(to_j.to(tl.pointer_type(DTYPE)), ALIGN)[:, None] + (at + offset)
-            p0 = tl.multiple_of(tl.load(row + tl.load(three)).to(tl.pointer_type(DTYPE)), ALIGN) + (
-                at + shift
-            )
-            p1 = tl.multiple_of(tl.load(row + tl.load(three + 1)).to(tl.pointer_type(DTYPE)), ALIGN) + (
-                at + shift
-            )
-            p2 = tl.multiple_of(tl.load(row + tl.load(three + 2)).to(tl.pointer_type(DTYPE)), ALIGN) + (
-                at + shift
-            )
+            p0 = (base + tl.load(row + first_row)).to(tl.pointer_type(DTYPE))
+            p1 = (base + tl.load(row + second_row)).to(tl.pointer_type(DTYPE))
+            p2 = (base + tl.load(row + third_row)).to(tl.pointer_type(DTYPE))
+            p0 = tl.multiple_of(p0, ALIGN) + (at + shift)
+            p1 = tl.multiple_of(p1, ALIGN) + (at + shift)
+            p2 = tl.multiple_of(p2, ALIGN) + (at + shift)
             for start in range(0, full * stride, stride):
                 whole = _step(
                     whole, at_i, at_j, live_i, live_j, origin_i, origin_j, p0, p1, p2, offset, shift,
@@ -136,7 +134,7 @@ def gram_kernel(
     tl.store(out, tl.load(out) + whole.to(tl.float64))
 
 
-@jit
+@jit(do_not_specialize=["copies", "n", "lines"])
 def collect_kernel(
     grams, total, copies, n, lines, side,
     ONE_TILE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,

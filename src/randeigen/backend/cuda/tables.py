@@ -3,13 +3,13 @@
 A matrix is one leaf, whose rows are a stride apart; vectors and state_dicts have an address for every row of
 every leaf. Columns are taken in steps, which are dealt out to the programs in turn, leaf after leaf: one
 launch takes all leaves, no program has much more to do than another, and what is read at once lies side by
-side.
+side. Tables of matrices are kept: the next one of the same shape needs no transfer.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,45 @@ from numpy.typing import NDArray
 from randeigen.backend.device_blocks import Leaves
 
 VECTOR_BYTES = 16  # bytes that a thread loads at once where addresses allow
+KEPT_TABLES = 256  # shapes of matrices whose tables are kept; each takes a few kB
+
+
+class Places(NamedTuple):
+    """Where the numbers of a block are; tensors are on the device."""
+
+    base: int  # added to every address
+    addresses: Any  # (leaves · n,) where each row of each leaf begins; 0 where there is nothing
+    lengths: Any  # (leaves,) columns
+    before: Any  # (leaves,) steps before a leaf
+    leaves: int
+    steps: int  # in all leaves; the last of a leaf may be shorter
+    align: int  # bytes that divide every address: as many as a thread loads at once, or those of one number
+
+
+def places(block: Any, step: int) -> Places:
+    """Of a block whose columns are taken in steps of so many."""
+    if isinstance(block, Leaves):
+        lengths, before, steps = in_steps(block, step)
+        rows, columns, earlier = on_device(block.device, block.addresses, lengths, before)
+        align = alignment(block, block.addresses)
+        return Places(0, rows, columns, earlier, len(lengths), steps, align)
+    base, stride = block.data_ptr(), block.stride(0) * block.dtype.itemsize
+    rows, columns, earlier = _of_matrix(block.device, *block.shape, stride)
+    aligned = base % VECTOR_BYTES == 0 and stride % VECTOR_BYTES == 0
+    align = VECTOR_BYTES if aligned else block.dtype.itemsize
+    return Places(base, rows, columns, earlier, 1, -(-block.shape[1] // step), align)
+
+
+@lru_cache(KEPT_TABLES)
+def _of_matrix(device: Any, n: int, d: int, stride: int) -> list[Any]:
+    return on_device(device, np.arange(n, dtype=np.int64) * stride, np.array([d]), np.array([0]), wait=True)
+
+
+def in_steps(block: Any, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """The columns of each leaf, the steps before it, and all steps."""
+    lengths = np.array(block.lengths if isinstance(block, Leaves) else [block.shape[1]], np.int64)
+    ends = np.cumsum(-(-lengths // step))
+    return lengths, np.append(0, ends[:-1]), int(ends[-1])
 
 
 def addresses(block: Any) -> NDArray[np.int64]:
@@ -33,19 +72,19 @@ def alignment(block: Any, *places: NDArray[np.int64]) -> int:
     return VECTOR_BYTES if not any((found % VECTOR_BYTES).any() for found in places) else block.dtype.itemsize
 
 
-def in_steps(block: Any, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """The columns of each leaf, the steps before it, and all steps. The last of a leaf may be shorter."""
-    lengths = np.array(block.lengths if isinstance(block, Leaves) else [block.shape[1]], np.int64)
-    ends = np.cumsum(-(-lengths // step))
-    return lengths, np.append(0, ends[:-1]), int(ends[-1])
+def on_device(device: Any, *tables: NDArray[Any], wait: bool = False) -> list[Any]:
+    """Tables of 64-bit numbers on a GPU, by one transfer that nobody waits for, if not told to.
 
-
-def on_device(device: Any, *tables: NDArray[Any]) -> list[Any]:
-    """Tables of 64-bit numbers on a GPU, by one transfer that nobody waits for."""
+    Each begins at a multiple of 16 bytes: kernels are compiled for that, and else would be once more.
+    """
     import torch
 
-    whole = torch.from_numpy(np.concatenate([table.view(np.int64).ravel() for table in tables]))
-    parts = whole.to(device, non_blocking=True).split([table.size for table in tables])
+    sizes = [table.size + table.size % 2 for table in tables]
+    whole, at = np.zeros(sum(sizes), np.int64), 0
+    for table, size in zip(tables, sizes, strict=True):
+        whole[at : at + table.size] = table.view(np.int64).reshape(-1)
+        at += size
+    parts = torch.from_numpy(whole).to(device, non_blocking=not wait).split(sizes)
     return [
         part.view(torch.float64) if t.dtype == np.float64 else part
         for part, t in zip(parts, tables, strict=True)

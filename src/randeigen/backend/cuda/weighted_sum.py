@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.cuda.gram import triton_dtype
-from randeigen.backend.cuda.language import jit, tl
-from randeigen.backend.cuda.tables import addresses, alignment, in_steps, on_device, processors
+from randeigen.backend.cuda.language import jit, launch, tl
+from randeigen.backend.cuda.tables import alignment, on_device, places, processors
 from randeigen.types import Array
 
 
@@ -26,8 +26,8 @@ class Shape(NamedTuple):
 
 def weighted_sum(
     block: Any, weights: Array, answers: Sequence[Any], wide: bool = False, shape: Shape | None = None
-) -> Any:
-    """answers[k] ← Σ wᵢ xᵢ of leaf k; rows of weight 0 are not read. (2,) on the device: what must be known.
+) -> tuple[float, float]:
+    """answers[k] ← Σ wᵢ xᵢ of leaf k; rows of weight 0 are not read. Then waits for what must be known.
 
     That is how many sums are not finite, and the squared distance by which the cast to the answers' dtype has
     moved them. `wide`: sums in float64 whatever the rows are.
@@ -35,42 +35,44 @@ def weighted_sum(
     import torch
 
     shape = shape or Shape()
-    live = np.flatnonzero(weights)
-    found = addresses(block)[:, live]
-    m = -(-live.size // shape.rows) * shape.rows  # the last addresses are 0, where nothing is read
-    padded, w = np.zeros((found.shape[0], m), np.int64), np.zeros(m)
-    padded[:, : live.size], w[: live.size] = found, weights[live]
-    places = np.array([answer.data_ptr() for answer in answers], np.int64)
-    lengths, before, steps = in_steps(block, shape.columns)
-    programs = min(processors(block.device) * shape.programs, steps)
+    found, n = places(block, shape.columns), block.shape[0]
+    padded = np.zeros(-(-n // shape.rows) * shape.rows)
+    padded[:n] = weights
+    outputs = np.array([answer.data_ptr() for answer in answers], np.int64)
+    w, there = on_device(block.device, padded, outputs)
+    programs = min(processors(block.device) * shape.programs, found.steps)
     events = torch.empty((programs, 2), dtype=torch.float64, device=block.device)
-    _sum_kernel[(programs,)](
-        *on_device(block.device, w, padded, lengths, before, places), events, lengths.size, m,
-        DTYPE=triton_dtype(block.dtype), OUT=triton_dtype(answers[0].dtype),
-        SUM=tl.float64 if wide or block.dtype.itemsize == 8 else tl.float32,
-        ALIGN=alignment(block, found, places),
-        COLUMNS=shape.columns, ROWS_AT_ONCE=shape.rows, num_warps=shape.warps,
+    launch(
+        _sum_kernel, (programs,), block.device,
+        (w, found.addresses, found.lengths, found.before, there, events, found.base, found.leaves, n),
+        {"DTYPE": triton_dtype(block.dtype), "OUT": triton_dtype(answers[0].dtype),
+         "SUM": tl.float64 if wide or block.dtype.itemsize == 8 else tl.float32,
+         "ALIGN": min(found.align, alignment(block, outputs)), "ONE_LEAF": found.leaves == 1,
+         "COLUMNS": shape.columns, "ROWS_AT_ONCE": shape.rows},
+        num_warps=shape.warps,
     )  # fmt: skip
-    return events.sum(0)
+    overflowed, moved = events.cpu().numpy().sum(0).tolist()
+    return overflowed, moved
 
 
 @jit
 def _step(
-    weights, pointers, answer, start, stop, m, overflowed, moved,
+    weights, pointers, answer, base, start, stop, n, overflowed, moved,
     DTYPE: tl.constexpr, OUT: tl.constexpr, SUM: tl.constexpr, ALIGN: tl.constexpr, MASKED: tl.constexpr,
     COLUMNS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     c = start + tl.arange(0, COLUMNS)
     total = tl.zeros((COLUMNS,), SUM)
-    for k in range(0, m, ROWS_AT_ONCE):
+    for k in range(0, n, ROWS_AT_ONCE):
         for u in tl.static_range(ROWS_AT_ONCE):
-            to = tl.load(pointers + k + u)
+            w = tl.load(weights + k + u)  # 0 beyond the last row
+            to = base + tl.load(pointers + k + u, mask=k + u < n, other=0)
             row = tl.multiple_of(to.to(tl.pointer_type(DTYPE)), ALIGN)
             if MASKED:
-                x = tl.load(row + c, mask=(c < stop) & (to != 0), other=0.0)
+                x = tl.load(row + c, mask=(c < stop) & (w != 0), other=0.0)
             else:
-                x = tl.load(row + c, mask=(c >= 0) & (to != 0), other=0.0)
-            total += tl.load(weights + k + u).to(SUM) * x.to(SUM)
+                x = tl.load(row + c, mask=(c >= 0) & (w != 0), other=0.0)
+            total += w.to(SUM) * x.to(SUM)
     stored = total.to(tl.float32).to(OUT) if tl.float64 != OUT else total.to(OUT)
     if MASKED:
         tl.store(answer + c, stored, mask=c < stop)
@@ -83,28 +85,28 @@ def _step(
     return overflowed, moved
 
 
-@jit
+@jit(do_not_specialize=["base", "leaves", "n"])
 def _sum_kernel(
-    weights, pointers, lengths, steps_before, answers, events, leaves, m,
-    DTYPE: tl.constexpr, OUT: tl.constexpr, SUM: tl.constexpr, ALIGN: tl.constexpr,
+    weights, pointers, lengths, steps_before, answers, events, base: tl.int64, leaves, n,
+    DTYPE: tl.constexpr, OUT: tl.constexpr, SUM: tl.constexpr, ALIGN: tl.constexpr, ONE_LEAF: tl.constexpr,
     COLUMNS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
     overflowed = tl.zeros((COLUMNS,), tl.int32)
     moved = tl.zeros((COLUMNS,), tl.float64)
-    for leaf in range(leaves):
+    for leaf in range(1 if ONE_LEAF else leaves):
         length = tl.load(lengths + leaf)
         first = (program + programs - tl.load(steps_before + leaf) % programs) % programs * COLUMNS
         answer = tl.multiple_of(tl.load(answers + leaf).to(tl.pointer_type(OUT)), ALIGN)
         for start in range(first, length, programs.to(tl.int64) * COLUMNS):
             if start + COLUMNS <= length:
                 overflowed, moved = _step(
-                    weights, pointers + leaf * m, answer, start, length, m, overflowed, moved,
+                    weights, pointers + leaf * n, answer, base, start, length, n, overflowed, moved,
                     DTYPE, OUT, SUM, ALIGN, False, COLUMNS, ROWS_AT_ONCE,
                 )  # fmt: skip
             else:  # what is left at the end of a leaf
                 overflowed, moved = _step(
-                    weights, pointers + leaf * m, answer, start, length, m, overflowed, moved,
+                    weights, pointers + leaf * n, answer, base, start, length, n, overflowed, moved,
                     DTYPE, OUT, SUM, ALIGN, True, COLUMNS, ROWS_AT_ONCE,
                 )  # fmt: skip
     tl.store(events + 2 * program, tl.sum(overflowed, 0).to(tl.float64))
