@@ -20,6 +20,7 @@ from randeigen.errors import (
     RandEigenError,
     TooManyCorrupt,
 )
+from randeigen.partials import Partial, SharedDecision, Spent, partial, spend
 from randeigen.rules import RandEigen
 from randeigen.types import Aggregate, Verdict
 
@@ -39,13 +40,18 @@ __all__ = [
     "BadParameter",
     "BadRows",
     "MissingExtra",
+    "Partial",
     "RandEigen",
     "RandEigenError",
+    "SharedDecision",
+    "Spent",
     "TooManyCorrupt",
     "Verdict",
     "aggregate",
     "certify",
+    "partial",
     "rules",
+    "spend",
 ]
 
 if not typing.TYPE_CHECKING:

@@ -28,7 +28,7 @@ from randeigen.backend.arrays import (
 )
 from randeigen.backend.chunking import narrower, parallel_map, parts, pieces
 from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_matrix, takes
-from randeigen.types import Block, Geometry, Mask, Progress, Rows, Weights
+from randeigen.types import Answer, Block, Geometry, Mask, Progress, Rows, Weights
 
 # Of the standard deviation along the top direction: less rounding than this does not show in the certificate.
 SMALLEST_VISIBLE_ROUNDING = 0.003
@@ -55,7 +55,20 @@ def combine(
     `unmeasured`: nothing is known of the rows, and each has some weight. Without `size` only a cast to a
     narrower dtype is in that distance.
     """
-    answer, weighted_sum, moved = rows.answer(), WeightedSum(weights * scale, usable, size), 0.0
+    answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
+    moved = sum_blocks(rows, answer, weighted_sum, progress, unmeasured)
+    return answer.finish(weights), weighted_sum.rounding_error(moved)
+
+
+def sum_blocks(
+    rows: Rows,
+    answer: Answer,
+    weighted_sum: WeightedSum,
+    progress: Progress | None = None,
+    unmeasured: bool = False,
+) -> float:
+    """Write the weighted sum of every block; how far the answer's dtype has moved it."""
+    moved = 0.0
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
         for columns, block in host_blocks(rows):
             place = answer.place(columns, block)
@@ -72,7 +85,7 @@ def combine(
                     moved = math.hypot(moved, answer.write(part, total))
             if progress:
                 progress("averaging", columns.stop, rows.d)
-    return answer.finish(weights), weighted_sum.rounding_error(moved)
+    return moved
 
 
 def host_blocks(rows: Rows) -> Iterator[tuple[slice, Block]]:
@@ -142,9 +155,14 @@ class WeightedSum:
         overflowed, moved = weighted_sum(block, self.weights, places, in_float64)
         return None if overflowed else math.sqrt(moved)
 
+    @property
+    def clipped(self) -> float:
+        """How far the sums lay beyond the largest number."""
+        return math.hypot(*self._clipped)
+
     def rounding_error(self, moved: float) -> float:
         """How far the answer may be from the exact sum, if a cast has moved it by so much."""
-        clipped = math.hypot(*self._clipped)
+        clipped = self.clipped
         if self._size is None or (self._count == 1 and self.weights.max() == 1):
             return moved + clipped  # the sum of a single row is that row
         if self._wide and moved <= self._smallest_visible() * self._size.scale:  # half precision moves more

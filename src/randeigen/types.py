@@ -46,6 +46,7 @@ class Rows(Protocol):
     carries: bool  # whether they hold integers or bools, which weights settle by vote
     on_host: bool  # whether blocks are in main memory, not on a GPU
     leaves: Sequence[tuple[str, tuple[int, ...]]]  # name and shape of each leaf, in the order of columns
+    segment_columns: int | None  # columns that a worker can read alone, in whole blocks; None: only all
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """All n rows, columns in order, each block from a multiple of so many on; may be called again."""
@@ -251,8 +252,7 @@ class Verdict:
         return len(self.spreads)
 
     chosen = property(lambda self: self.answer_round)  # an older name, as the next two are
-    fell = property(lambda self: self.dropped_in_round)
-    wild = property(lambda self: self.far_outliers)
+    fell, wild = property(lambda self: self.dropped_in_round), property(lambda self: self.far_outliers)
 
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ FLOORS = (
     {"parts"},
     {"registry"},
     {"advice"},
-    {"api", "inspection"},
+    {"api", "inspection", "partials"},
     {"__init__"},  # it re-exports what is below it
     {"attacks", "distributed", "pages", "provenance", "timed_rows", "torch"},
     {"bridges"},

@@ -10,6 +10,7 @@ class Shape:
         self.n, self.d = n, d
 
     on_host = True
+    segment_columns: int | None = None
 
     def blocks(self, multiple: int = 1) -> list[object]:
         return []

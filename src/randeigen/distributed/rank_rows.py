@@ -145,6 +145,7 @@ class OwnColumns:
         self.n, self.d = n, self._starts[-1]
         self.unusable: Mapping[int, str] = {}
         self.on_host = all(array.on_host for array in self._arrays)
+        self.segment_columns: int | None = None
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:

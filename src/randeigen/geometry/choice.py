@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.device_gram import DeviceGramAccumulator
-from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, GramAccumulator
+from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, Accumulator, GramAccumulator
 from randeigen.geometry.projection import (
     CHECK_HASHES,
     EPS_JL,
@@ -17,24 +17,21 @@ from randeigen.geometry.projection import (
     SparseProjection,
     jl_width,
 )
+from randeigen.geometry.segments import SegmentedGram, Segments
 from randeigen.geometry.sketch import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
 from randeigen.types import GeometryKind, Rows, Statistic
-
-if TYPE_CHECKING:
-    from randeigen.geometry.many_rows import ManyRowsAccumulator
 
 KINDS = get_args(GeometryKind)
 MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least this many times its columns
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
+MAX_SEGMENTED_ROWS = 647  # rows up to which the sums of a tree of segments stay below 32 MB
 MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
 MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = 161, 2**14  # rows whose Gram matrix stays on the GPU that holds them
 
 
-def accumulator_for(
-    rows: Rows, kind: str, seed: int, want: Statistic
-) -> GramAccumulator | SketchAccumulator | ManyRowsAccumulator:
+def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumulator:
     """By cost: n²·d for the exact Gram matrix, n·d for a sketch, and short rows are their own small space.
 
     Sketches are made where they have so few columns that two of them take no more room than the rows.
@@ -50,10 +47,10 @@ def accumulator_for(
         if folded := folding(n, d, seed, cheaper=kind == "auto"):
             return folded
     if kind == "gram" or (kind == "auto" and n <= min(d, ROWS_BELOW_ANY_SKETCH)):
-        return GramAccumulator(n, seed)
+        return _exact_gram(rows, seed)
     k = jl_width(d)
     if kind == "auto" and n <= min(d, k):
-        return GramAccumulator(n, seed)
+        return _exact_gram(rows, seed)
     if kind == "gaussian":
         k = jl_width(d, eps_jl)
         return SketchAccumulator(n, k, seed, GaussianProjection(seed, k, native), _check(n, d, seed))
@@ -64,6 +61,14 @@ def accumulator_for(
         return SketchAccumulator(n, d, seed, None)
     sparse = SparseProjection(seed, k)
     return SketchAccumulator(n, sparse.k, seed, sparse, _check(n, d, seed))
+
+
+def _exact_gram(rows: Rows, seed: int) -> Accumulator:
+    """In segments where workers may share the columns: those are added up in an order of their own."""
+    columns = rows.segment_columns
+    if columns is None or columns >= rows.d or rows.n > MAX_SEGMENTED_ROWS:
+        return GramAccumulator(rows.n, seed)
+    return SegmentedGram(rows.n, seed, Segments(rows.d, columns))
 
 
 def _parse(kind: str) -> tuple[str, float, bool]:

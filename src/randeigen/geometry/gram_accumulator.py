@@ -64,7 +64,7 @@ def measure(
     want: Statistic = Statistic.GRAM,
 ) -> tuple[Geometry, dict[int, str]]:
     """The geometry of all rows, and which rows could not be measured, with the reason."""
-    if kind == "auto" and rows.n <= min(rows.d, MAX_FEW_ROWS):
+    if kind == "auto" and rows.n <= min(rows.d, MAX_FEW_ROWS) and (rows.segment_columns or rows.d) >= rows.d:
         accumulator: Accumulator = GramAccumulator(rows.n, seed)
     else:
         from randeigen.geometry.choice import accumulator_for  # built on what is here
@@ -113,8 +113,8 @@ class GramAccumulator:
 
     block_multiple = 1
 
-    def __init__(self, n: int, seed: int) -> None:
-        self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
+    def __init__(self, n: int, seed: int, segment: int = 0) -> None:
+        self.rng = np.random.default_rng([seed, Stream.MEASUREMENT, *([segment] if segment else [])])
         self.n, self.unusable = n, np.zeros(n, dtype=bool)
         self.total = nothing(n)
         self.precision = self.underflow = 0.0  # what rounding, and underflow, may take from an entry
@@ -127,11 +127,11 @@ class GramAccumulator:
         self.norms = None
         if not (self.offset or self._looks_offset(block)) and self._add_from(block, None):
             return
-        self.offset = True
+        self.offset, rng = True, self.rng.spawn(1)[0]  # a stream aside: start directions stay
         for _ in range(MAX_PIVOTS):
             usable = np.flatnonzero(~self.unusable)
             if usable.size >= 3:
-                three = self.rng.choice(usable, 3, replace=False)
+                three = rng.choice(usable, 3, replace=False)
                 if self._add_from(block, (int(three[0]), int(three[1]), int(three[2]))):
                     return
         self._find_unusable(block, self._usable())

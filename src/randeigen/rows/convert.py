@@ -82,6 +82,7 @@ class ArrayRows:
         self.unusable: Mapping[int, str] = {}
         self.carries = False
         self.on_host = on_host(array)
+        self.segment_columns: int | None = None
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
         self._work = working([array.dtype])
         negated = is_tensor(array) and array.is_neg()  # its memory holds the negative of its numbers

@@ -24,6 +24,7 @@ from randeigen.rows.formats.reader import Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights
 
+MAX_SEGMENTS = 256  # runs of blocks that workers can share among them
 MAPPED_BYTES = 2**28  # bytes of an array from which an answer is kept in a file while it is made
 Visit = Callable[[int, FileIO, int], None]  # (row, its open file, its size)
 
@@ -53,18 +54,20 @@ class FileRows:
         self.unusable: Mapping[int, str] = self._unusable  # grows when a file fails during a pass
         self._budget = block_bytes
         self._multiple = multiple
-        self._stamps: list[Stamp | None] = [None] * self.n
+        self.stamps: list[Stamp | None] = [None] * self.n  # of the files that could be opened
         suffix = self._suffix()
-        self._single = suffix == ".npy"
-        with OpenFiles(self.paths, self._stamps) as handles:
+        self.single = suffix == ".npy"  # whether a file is one array without a name
+        with OpenFiles(self.paths, self.stamps) as handles:
             vote = StructureVote(self.paths, handles, FORMATS[suffix], self._refuse)
-            self._leaves, self._offsets = vote.take(row for row in range(self.n) if row not in self._unusable)
-            if not self._leaves and len(self._unusable) == self.n:
+            self.structure, self._offsets = vote.take(
+                row for row in range(self.n) if row not in self._unusable
+            )
+            if not self.structure and len(self._unusable) == self.n:
                 raise BadRows(
                     f"none of the {self.n:,} files can be read: row 0 is {self.unusable[0]}; "
                     "pass files of one model's numbers."
                 )
-            let_clock_pass(self._stamps)
+            let_clock_pass(self.stamps)
             if visit:
                 for row in [row for row in self._offsets if row not in self._unusable]:
                     self._show(visit, row, handles)
@@ -72,30 +75,38 @@ class FileRows:
             row: self._unusable.pop(row) for row in sorted(self._unusable)
         }  # in the order of rows
         self._known = set(self._unusable)
-        self._averaged = [k for k, (_, code, _) in enumerate(self._leaves) if is_float(code)]
-        self._layout = Layout([self._leaves[k][2] for k in self._averaged])
+        self._averaged = [k for k, (_, code, _) in enumerate(self.structure) if is_float(code)]
+        self._layout = Layout([self.structure[k][2] for k in self._averaged])
         self.d: int = self._layout.d
-        self.carries = len(self._averaged) < len(self._leaves)
+        self.carries = len(self._averaged) < len(self.structure)
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [
-            (self._leaves[k][0], tuple(self._leaves[k][2])) for k in self._averaged
+            (self.structure[k][0], tuple(self.structure[k][2])) for k in self._averaged
         ]
         self.on_host = True
         self._carried: dict[int, NDArray[Any]] | None = None
-        self.dtypes: dict[str, str] = {name: code for name, code, _ in self._leaves}
+        self.dtypes: dict[str, str] = {name: code for name, code, _ in self.structure}
         if not self.d:
             example = self.paths[next(iter(self._offsets))]
             raise BadRows(f"{example} holds no floating-point numbers; pass files of float arrays.")
-        wide = any(storage(self._leaves[k][1]).itemsize >= 8 for k in self._averaged)
-        self._work = np.dtype(np.float64 if wide else np.float32)
+        wide = any(storage(self.structure[k][1]).itemsize >= 8 for k in self._averaged)
+        self.work = np.dtype(np.float64 if wide else np.float32)  # what blocks hold
+        width = block_width(*self._shape())
+        self.segment_columns: int | None = width * -(-self.d // (width * MAX_SEGMENTS))
 
-    def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
-        """Blocks read into one buffer; unusable rows are NaN."""
-        shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
-        buffer = np.empty((self.n, block_width(*shape)), self._work)
+    def _shape(self, multiple: int = 1) -> tuple[int, int, int, int, int]:
+        return self.d, self.n, self.work.itemsize, self._budget, math.lcm(self._multiple, multiple)
+
+    def blocks(self, multiple: int = 1, within: slice | None = None) -> Iterator[tuple[slice, Block]]:
+        """Blocks read into one buffer; unusable rows are NaN. `within`: only blocks among these columns."""
+        shape = self._shape(multiple)
+        buffer = np.empty((self.n, block_width(*shape)), self.work)
         self._known = set(self._unusable)
+        first, last = (within.start, within.stop) if within else (0, self.d)
         with self._reader() as reader:
             self._read_carried(reader)
             for columns in block_columns(*shape):
+                if columns.start < first or columns.stop > last:
+                    continue
                 block = buffer[:, : columns.stop - columns.start]
                 slices = self._layout.leaf_slices(columns)
                 for row in range(self.n):
@@ -106,15 +117,15 @@ class FileRows:
         """Fresh arrays, by name; for .npy the one array. bfloat16 becomes float32, see `dtypes`."""
         averaged = {
             k: _room(shape, np.dtype(np.float32) if code == "BF16" else storage(code))
-            for k, (_, code, shape) in enumerate(self._leaves)
+            for k, (_, code, shape) in enumerate(self.structure)
             if is_float(code)
         }
 
         def finish(weights: Weights) -> Any:
             values = averaged | self._carry(weights)
-            if self._single:
+            if self.single:
                 return values[0]
-            return {name: values[k] for k, (name, _, _) in enumerate(self._leaves)}
+            return {name: values[k] for k, (name, _, _) in enumerate(self.structure)}
 
         return OutputBuffer(self._layout, list(averaged.values()), finish)
 
@@ -123,7 +134,7 @@ class FileRows:
         changed = {row for row in self._unusable if row not in self._known}
         for row in self._offsets.keys() - self._known:  # of the others nothing was used
             try:
-                if Stamp.of(os.stat(self.paths[row])) != self._stamps[row]:
+                if Stamp.of(os.stat(self.paths[row])) != self.stamps[row]:
                     changed.add(row)
             except OSError:
                 changed.add(row)
@@ -131,10 +142,10 @@ class FileRows:
 
     def carried(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """Integers and bools by name, decided by the rows that have weight and can be read."""
-        return {self._leaves[k][0]: values for k, values in self._carry(weights).items()}
+        return {self.structure[k][0]: values for k, values in self._carry(weights).items()}
 
     def _reader(self) -> Reader:
-        return Reader(self.paths, self._stamps, self._offsets, self._leaves)
+        return Reader(self.paths, self.stamps, self._offsets, self.structure)
 
     def _suffix(self) -> str:
         """The suffix most files have; files with another are unusable."""
@@ -159,7 +170,7 @@ class FileRows:
 
     def _show(self, visit: Visit, row: int, handles: OpenFiles) -> None:
         try:
-            stamp = self._stamps[row]
+            stamp = self.stamps[row]
             visit(row, handles[row], stamp.size if stamp else 0)
         except UnreadableFile as reason:
             self._refuse(row, reason)
@@ -182,12 +193,12 @@ class FileRows:
         """Integers are few as a rule: read along with the first pass, they need no opening of their own."""
         sizes = {
             k: int(np.prod(shape, dtype=object))
-            for k, (_, code, shape) in enumerate(self._leaves)
+            for k, (_, code, shape) in enumerate(self.structure)
             if not is_float(code)
         }
         if self._carried is not None or not sizes or 8 * self.n * sum(sizes.values()) > self._budget // 8:
             return
-        carried = {k: np.zeros((self.n, size), storage(self._leaves[k][1])) for k, size in sizes.items()}
+        carried = {k: np.zeros((self.n, size), storage(self.structure[k][1])) for k, size in sizes.items()}
         for row in self._offsets:
             try:
                 for k, size in sizes.items() if row not in self.unusable else ():
@@ -200,7 +211,7 @@ class FileRows:
         """Integers and bools by leaf, decided by the rows that have weight and can still be read."""
         carried: dict[int, NDArray[Any]] = {}
         with self._reader() as reader:
-            for k, (_, code, shape) in enumerate(self._leaves):
+            for k, (_, code, shape) in enumerate(self.structure):
                 if not is_float(code):
                     out = np.zeros(shape, storage(code))
                     self._decide_leaf(reader, k, out.reshape(-1), weights)

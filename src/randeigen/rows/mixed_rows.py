@@ -22,6 +22,7 @@ class MixedRows:
         self.d: int = files.d
         self.carries = files.carries
         self.on_host = True
+        self.segment_columns: int | None = None
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = files.leaves
         self.unusable: Mapping[int, str] = self._all_unusable()
 

@@ -81,6 +81,7 @@ class RecordRows:
         self._like = self._rows[first][self._averaged[0]]
         one_device(first, {path: leaf[0] for path, leaf in leaves.items() if kind(leaf[2]) == "float"})
         self.on_host = on_host(self._like)
+        self.segment_columns: int | None = None
         self._work = working(self._dtypes)
         self._budget = block_bytes * (1 if self.on_host else DEVICE_COPY_BLOCKS)
         self._multiple = multiple

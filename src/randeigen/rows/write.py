@@ -97,22 +97,42 @@ def write_safetensors(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Arrays in safetensors; `dtypes` casts some on the way ("F16", "BF16" and so on)."""
+    with replacing(path) as file:
+        for data in safetensors_bytes(tensors, dtypes, metadata):
+            file.write(data)
+
+
+def safetensors_bytes(
+    tensors: Mapping[str, Any],
+    dtypes: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Iterator[bytes | memoryview]:
+    """The same as bytes, piece by piece."""
     codes = {name: coded(name, leaf, (dtypes or {}).get(name)) for name, leaf in tensors.items()}
+    shapes = {name: (codes[name], tuple(leaf.shape)) for name, leaf in tensors.items()}
+    header, offsets = safetensors_header(shapes, metadata)
+    yield header
+    for name in offsets:
+        yield stored(as_stored_array(tensors[name]), codes[name]).reshape(-1).view(np.uint8).data
+
+
+def safetensors_header(
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
+) -> tuple[bytes, dict[str, list[int]]]:
+    """The beginning of a file of arrays of these codes and shapes, and where each lies behind it."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offsets, at = {}, 0
     # Wide numbers first, so that each array begins where its numbers are aligned.
-    for name in sorted(tensors, key=lambda name: -storage(codes[name]).itemsize):
-        size = int(np.prod(tensors[name].shape, dtype=object)) * storage(codes[name]).itemsize
+    for name in sorted(shapes, key=lambda name: -storage(shapes[name][0]).itemsize):
+        code, shape = shapes[name]
+        size = int(np.prod(shape, dtype=object)) * storage(code).itemsize
         offsets[name] = [at, at + size]
         at += size
-    for name, leaf in tensors.items():
-        header[name] = {"dtype": codes[name], "shape": list(leaf.shape), "data_offsets": offsets[name]}
+    for name, (code, shape) in shapes.items():
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": offsets[name]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with replacing(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in offsets:
-            file.write(stored(as_stored_array(tensors[name]), codes[name]).reshape(-1).view(np.uint8).data)
+    return len(text).to_bytes(8, "little") + text, offsets
 
 
 def coded(name: str, leaf: Any, dtype: str | None) -> str:
