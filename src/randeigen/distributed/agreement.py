@@ -42,11 +42,11 @@ class Form(NamedTuple):
 def form_of(tensors: Sequence[Tensor], rule: Rule, faulty: bool = False) -> Form:
     """The form of what this rank holds."""
     stated = f"{type(rule).__name__} eps={rule.eps} f={rule.f}"
-    if faulty or not tensors:
+    if faulty:
         return Form(1, 0, 0, 0, 0, _digest(stated))
     listed = ";".join(f"{tuple(tensor.shape)}{tensor.dtype}" for tensor in tensors)
     numbers = sum(tensor.numel() for tensor in tensors)
-    dtype = DTYPES.index(tensors[0].dtype)
+    dtype = DTYPES.index(tensors[0].dtype) if tensors else 0
     return Form(0, numbers, len(tensors), dtype, _digest(listed), _digest(stated))
 
 

@@ -65,7 +65,10 @@ def group_of(model: nn.Module) -> dist.ProcessGroup:
 
 def attach(rows: RankRows, model: nn.Module) -> KeptRows:
     """Replace the reduce-scatter of every unit."""
+    if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+        raise BadModel("torch is too old to guard a fully sharded model; install a newer one, 2.11 say.")
     kept = KeptRows(rows)
+    rows.device = next(model.parameters()).device  # FSDP leaves a lone rank's gradients to itself
     for unit in units_of(model):
         unit.set_gradient_divide_factor(1.0)  # else rows arrive divided by their number
         unit.set_custom_reduce_scatter(kept)  # type: ignore[arg-type]  # its base class has no public name
