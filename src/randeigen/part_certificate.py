@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,20 +32,29 @@ from randeigen.types import Array
 SMALLEST_SQUARE = 2.0**-1000
 
 
-def held_by_heaviest(weights: Numbers, f: int) -> Numbers:
-    """(p,) the share of each line's sum that its f largest hold."""
-    n = weights.shape[1]
-    xp, ordered = namespace(weights), sorted_lines(weights)
-    rest = ordered[:, : n - min(f, n)].sum(1)
-    return xp.where(rest > 0, ordered[:, n - min(f, n) :].sum(1) / ordered.sum(1), 1.0)
+class Held(NamedTuple):
+    """Shares of the sum of each line of weights; the others' may be much smaller than the rounding of 1."""
+
+    heaviest: Numbers  # (p,) a, of its f largest
+    others: Numbers  # (p,) 1 − a
 
 
-def bounds_of_parts(held: Numbers, variances: Numbers) -> Numbers:
+def held_by_heaviest(weights: Numbers, f: int) -> Held:
+    """What the f largest of each of p lines hold, and the others."""
+    cut, xp, ordered = weights.shape[1] - min(f, weights.shape[1]), namespace(weights), sorted_lines(weights)
+    rest, total = ordered[:, :cut].sum(1), ordered.sum(1)
+    return Held(
+        xp.where(rest > 0, ordered[:, cut:].sum(1) / total, 1.0), xp.where(rest > 0, rest / total, 0.0)
+    )
+
+
+def bounds_of_parts(held: Held, variances: Numbers) -> Numbers:
     """(p,) sqrt(a/(1 − a)·λ): inf where the heaviest rows hold all, 0 where they hold nothing."""
-    xp = namespace(held)
-    ratio = held / xp.where(held < 1, 1 - held, 1.0)
-    known = xp.sqrt(ratio * xp.clip(variances, 0, None))
-    return xp.where(held <= 0, 0.0, xp.where(held < 1, known, xp.inf))
+    xp = namespace(held.heaviest)
+    ratio = held.heaviest / xp.where(held.others > 0, held.others, 1.0)
+    known = xp.where(variances > 0, xp.sqrt(ratio * xp.clip(variances, 0, None)), 0.0)
+    known = xp.where(held.others > 0, known, xp.inf)
+    return xp.where(held.heaviest <= 0, 0.0, xp.where(xp.isnan(variances), variances, known))
 
 
 class Union:
@@ -77,14 +87,17 @@ class Union:
         """
         held = held_by_heaviest(weights, self._f)
         with np.errstate(all="ignore"):
-            moves = np.broadcast_to(scales, held.shape) > 0  # an answer of 0, whatever was sent, is not moved
-            held, variances = np.where(moves, held, 0.0), np.where(moves, variances, 0.0)
+            moves = (
+                np.broadcast_to(scales, len(weights)) > 0
+            )  # an answer of 0, whatever was sent, is not moved
+            held = Held(np.where(moves, held.heaviest, 0.0), np.where(moves, held.others, 1.0))
+            variances = np.where(moves, variances, 0.0)
             bounds = scales * bounds_of_parts(held, variances)
             least = np.where(bounds > 0, SMALLEST_SQUARE, 0.0)
             self._squares += float(np.maximum(bounds**2, least).sum())
-            lines = weights * (scales**2 * variances / (1 - held))[:, None]
+            lines = weights * (scales**2 * variances / held.others)[:, None]
             self._shares += np.where(weights > 0, np.maximum(lines, least[:, None]), 0.0).sum(0)
-            factors = np.where(moves, np.maximum(scales**2 / (1 - held) ** 2, SMALLEST_SQUARE), 0.0)
+            factors = np.where(moves, np.maximum(scales**2 / held.others**2, SMALLEST_SQUARE), 0.0)
             self._moved += influence(factors)
             self._rounding += (factors * rounding) @ weights + SMALLEST_SQUARE
         self._columns += columns @ weights

@@ -47,11 +47,14 @@ class TestParameters:
         *((rules.DnC, "c"), (rules.NormClipping, "limit"), (rules.CenteredClipping, "tau")),
         *((rules.GeometricMedian, "nu"), (rules.Filtering, "gamma"), (rules.ZhuFiltering, "sigma")),
         *((rules.MDA, "patience"), (rules.Balanced, "tolerance")),
+        *((rules.ChunkedFiltering, "sigma"), (rules.ChunkedNoRegret, "sigma")),
     )
 
     @pytest.mark.parametrize("wrong", [True, "3", [1], 1j, {}, 10**400, pytest.param(10**5000, id="huge")])
     @pytest.mark.parametrize(("rule", "name"), [*WHOLE, *REAL])
     def test_of_rules(self, rule: Any, name: str, wrong: Any) -> None:
+        if name == "sigma" and wrong == [1]:
+            wrong = [10**400]  # several are one for each chunk
         with pytest.raises(BadParameter, match=name):
             rule(f=1, **{name: wrong})
 

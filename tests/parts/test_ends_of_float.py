@@ -129,3 +129,15 @@ def test_lengths_that_a_rule_is_given_are_the_callers(cut: str, size: float, rul
     assert scaled.mean / size == pytest.approx(plain.mean, rel=1e-6)
     assert scaled.bias_bound / size == pytest.approx(plain.bias_bound, rel=1e-3)
     assert [spread / size for spread in scaled.verdict.spreads] == pytest.approx(plain.verdict.spreads)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("dtype", "far"), [("float32", 3e38), ("float64", 1e30), ("float64", 1e100)])
+def test_what_the_lightest_row_holds_may_be_less_than_the_rounding_of_1(
+    cut: str, dtype: str, far: float
+) -> None:
+    rows = np.abs(gaussian(5, 8)).astype(dtype)
+    rows[3] *= -1  # which is not trusted at all
+    rows[4] = far  # the only one left when two are taken for corrupt
+    result = randeigen.aggregate(rows, rule=rules.FLTrust(f=2, trusted=0), seed=0, partition=cut)
+    check_certificate(rows, result, [1, 2])

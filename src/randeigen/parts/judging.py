@@ -113,12 +113,12 @@ class Judge:
         rng = np.random.default_rng([self.seed, Stream.RULE, part])
         found = judge(cloud, self.rule, self.index, self.assumed, rng)
         w, scale = found.verdict.weights[None], found.verdict.scale
-        held = float(held_by_heaviest(w, self.assumed.certified)[0])
+        held, others = (float(share[0]) for share in held_by_heaviest(w, self.assumed.certified))
         assert found.bias_bound is not None
-        variance = math.inf if held >= 1 or not scale else 0.0
-        if 0 < held < 1 and scale:
+        variance = math.inf if others <= 0 or not scale else 0.0
+        if held > 0 and others > 0 and scale:
             bound = found.bias_bound / scale / unit
-            variance = max(bound * bound, SMALLEST_SQUARE if bound > 0 else 0.0) * (1 - held) / held
+            variance = max(bound * bound, SMALLEST_SQUARE if bound > 0 else 0.0) * others / held
         judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
         if not is_plain(cloud) or not math.isfinite(float(judged.traces[0])):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from randeigen.backend.batched import GeometryBatch, Numbers, beside
 from randeigen.errors import BadParameter
-from randeigen.rules.base import Facts, Rule, is_count
+from randeigen.rules.base import NUMBER, Facts, Rule, is_count
 from randeigen.rules.zhu import EXPANSION, check_variance_bound, no_regret_weights, zhu_filter_weights
 from randeigen.rules.zhu_batched import filter_weights, no_regret_weights_of_each
 from randeigen.types import Array, ChunkedWeights, Decision, Geometry, Index
@@ -41,12 +42,23 @@ class ChunkedRule(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.sigma, (int, float, np.integer, np.floating)):
-            object.__setattr__(self, "sigma", tuple(float(each) for each in self.sigma))
+        object.__setattr__(self, "sigma", self._checked(self.sigma))
         for each in self.sigma if isinstance(self.sigma, tuple) else (self.sigma,):
             check_variance_bound(self, each, self.expansion)
         if not is_count(self.chunk):
             raise BadParameter(f"chunk={self.chunk!r}; give how many columns are judged together, from 1.")
+
+    def _checked(self, sigma: Any) -> float | tuple[float, ...]:
+        """One number or several, each of which fits a float."""
+        one = isinstance(sigma, NUMBER) and not isinstance(sigma, bool)
+        with suppress(TypeError, ValueError, OverflowError):
+            numbers = tuple(float(each) for each in ((sigma,) if one else sigma))
+            if numbers and not isinstance(sigma, str):
+                return sigma if one else numbers
+        raise BadParameter(
+            f"{type(self).__name__} with a sigma of type {type(sigma).__name__}, no number or too large for "
+            "one; give a variance, or one for each chunk."
+        )
 
     def block_multiple(self) -> int:
         return self.chunk

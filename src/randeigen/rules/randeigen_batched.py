@@ -50,7 +50,7 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     far = far_outliers_of_each(batch, f)
     prior = xp.where(far, 0.0, batch.prior_weights)
     total = batch.prior_weights.sum(1)
-    floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f) * total, total / n)
+    floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f).heaviest * total, total / n)
     patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
     stops = (total * 0).astype(int) if xp is np else (total * 0).long()
     index, w, rounds = where_true(total > -1), prior, list[_Round]()
