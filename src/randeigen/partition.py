@@ -161,6 +161,8 @@ def _by_rows(patterns: Sequence[str], leaves: Leaves) -> Partition:
             runs.append(Run(start, size // rows, rows, part))
             labels.append((part, rows, name))
             part += rows
+        elif size and rest and sum(rest[-1]) == start:
+            rest[-1] = (rest[-1][0], rest[-1][1] + size)  # side by side they are read together
         elif size:
             rest.append((start, size))
         start += size
@@ -235,7 +237,10 @@ def _given(asked: Any, leaves: Leaves, d: int) -> Partition:
             )
         if start > at:
             runs.append(Run(at, start - at, 1, len(labels)))
-        runs.append(Run(start, stop - start, 1, part))
+        if runs and (runs[-1].stop, runs[-1].part) == (start, part):
+            runs[-1] = runs[-1]._replace(width=stop - runs[-1].start)
+        else:
+            runs.append(Run(start, stop - start, 1, part))
         at = stop
     if at < d:
         runs.append(Run(at, d - at, 1, len(labels)))

@@ -34,9 +34,7 @@ def middle_of_three(a: Any, b: Any, c: Any) -> Any:
 
 def median_of_columns(block: Any) -> Any:
     """(b,) the median of each column, which fewer than half of the rows cannot move at will."""
-    if isinstance(block, np.ndarray):
-        return np.median(block, axis=0)
-    return block.median(dim=0).values
+    return np.median(block, axis=0) if isinstance(block, np.ndarray) else block.median(dim=0).values
 
 
 def median_of_odd_rows(block: Block, rows: NDArray[np.intp]) -> Any:
@@ -51,7 +49,8 @@ def as_float64(block: Block) -> Any:
     """A float64 copy where the block is."""
     if isinstance(block, np.ndarray):
         return block.astype(np.float64)
-    return block.matrix(sys.modules["torch"].float64) if isinstance(block, Leaves) else block.double().clone()
+    double = sys.modules["torch"].float64
+    return block.matrix(double) if isinstance(block, Leaves) else block.to(double, copy=True)
 
 
 def largest_magnitudes(block: Any) -> Array:

@@ -7,6 +7,7 @@ they do not agree on is here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -95,6 +96,12 @@ def medians(values: Numbers, counted: Flags | None = None) -> Numbers:
 def beside(values: Any, like: Any) -> Any:
     """A numpy array in the other's library and on its device, in its own dtype."""
     return values if isinstance(like, np.ndarray) else namespace(like).as_tensor(values, device=like.device)
+
+
+def stacked(batches: Sequence[Any]) -> Any:
+    """Several batches as one, along their first axis."""
+    xp = namespace(batches[0])
+    return np.concatenate(batches) if xp is np else xp.cat(batches)
 
 
 def where_true(flags: Flags) -> Indices:

@@ -1,9 +1,11 @@
-"""The top eigenpairs of many small symmetric positive matrices at once.
+"""The top eigenpairs of many small symmetric positive matrices at once, without a decomposition of any.
 
-Up to MAX_SQUARED_ROWS rows, and on a GPU, by squaring: A^1024 is ten products, which cost less than one dense
-decomposition, and its trace bounds the top eigenvalue from above, λ ≤ tr(A^N)^(1/N), whatever the spectrum.
-With more rows on a CPU, by a Chebyshev polynomial of each matrix on a block of secret directions. A pair
-whose residual is too large, since the top is crowded, is found again: by squaring, and at last by LAPACK.
+Up to MAX_SQUARED_ROWS rows, and on a GPU, by squaring: A^256 is eight products, which cost a fraction of a
+dense decomposition, and its trace bounds the top eigenvalue from above, λ ≤ tr(A^N)^(1/N), whatever the
+spectrum. Where the top is crowded N goes on to 2^20: eigenvalues that are not told apart there are equal to
+four digits, so any direction among theirs will do, and the bound on the top one holds all the same.
+With more rows on a CPU, by a Chebyshev polynomial of each matrix on a block of secret directions; a pair
+whose residual is too large is found again by squaring.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.backend.batched import Indices, Numbers, namespace, where_true
+from randeigen.backend.batched import Indices, Numbers, along, namespace, where_true
 from randeigen.geometry.block_filter import MAX_CHEBYSHEV_DEGREE, TARGET_GROWTH
 from randeigen.geometry.eigen import RELATIVE_RESIDUAL
 
 MAX_SQUARED_ROWS = 40  # rows up to which ten products of two matrices are fastest on a CPU
-SQUARINGS = 10
-SQUARINGS_BETWEEN = 5  # after as many a power is brought back to trace 1
+SQUARINGS = (8, 10, 12, 15, 20)  # after so many, the pairs that have converged are done
+DEVICE_SQUARINGS = (12, 20)  # on a GPU a product costs less than a look at the pairs
+MAX_BETWEEN = 5  # squarings after which a power is brought back to trace 1, or before
 POLISHING_STEPS = 2  # products with the matrix itself, which take out the rounding of its powers
 ROUNDING = 2.0**-44  # of an eigenvalue, of the products above
 CHECK_EVERY = 4  # products of a polynomial between two looks at its growth
@@ -38,49 +41,57 @@ def tops_of_covariances(matrices: Numbers, start: Numbers) -> Tops:
 
     Every trace is positive and finite. `start`, (k, n), holds secret random directions.
     """
-    sizes = namespace(matrices).einsum("pii->p", matrices)
-    values, vectors, allowances, converged = _tops(matrices / sizes[:, None, None], start)
-    return Tops(values * sizes, vectors, allowances * sizes, converged)
+    xp = namespace(matrices)
+    sizes = xp.einsum("pii->p", matrices)
+    matrices = matrices / sizes[:, None, None]  # of trace 1, so that they can be squared
+    if xp is np and matrices.shape[1] > MAX_SQUARED_ROWS:
+        tops = _by_polynomials(matrices, start)
+        left = where_true(~tops.converged)
+        if len(left):
+            _put(tops, left, _by_squaring(matrices[left]))
+    else:
+        tops = _by_squaring(matrices)
+    return tops._replace(values=tops.values * sizes, allowances=tops.allowances * sizes)
 
 
-def _tops(matrices: Numbers, start: Numbers) -> Tops:
-    """The same of matrices of trace 1, whose numbers can be squared."""
-    by_polynomials = isinstance(matrices, np.ndarray) and matrices.shape[1] > MAX_SQUARED_ROWS
-    traces = namespace(matrices).einsum("pii->p", matrices)
-    matrices = matrices / traces[:, None, None]  # so that they can be squared
-    tops = _by_polynomials(matrices, start) if by_polynomials else _by_squaring(matrices)
-    for solve in (_by_squaring, _by_decomposition) if by_polynomials else (_by_decomposition,):
-        tops = _again(solve, tops, matrices)
-    return tops._replace(values=tops.values * traces, allowances=tops.allowances * traces)
-
-
-def _again(solve: Any, tops: Tops, matrices: Numbers) -> Tops:
-    """The pairs that did not converge, found by another way."""
-    index: Indices = where_true(~tops.converged)
-    if not len(index):
-        return tops
-    for values, found in zip(tops, solve(matrices[index]), strict=True):
-        values[index] = found
-    return tops
+def _put(tops: Tops, index: Indices, found: Tops) -> None:
+    for values, others in zip(tops, found, strict=True):
+        values[index] = others
 
 
 def _by_squaring(matrices: Numbers) -> Tops:
     """Of matrices whose trace is 1."""
     xp = namespace(matrices)
-    power, logarithms = matrices, 0.0
-    for k in range(1, SQUARINGS + 1):
-        power = power @ power
-        if k % SQUARINGS_BETWEEN == 0:  # of trace 1, the top eigenvalue is 1/n or more: its 32nd power fits
+    power, left, done, tops = matrices, None, 0, None
+    logarithms = xp.zeros_like(matrices[:, 0, 0])  # of the trace of the power, by its exponent
+    for squarings in SQUARINGS if xp is np else DEVICE_SQUARINGS:
+        while done < squarings:
+            for _ in range(min(MAX_BETWEEN, squarings - done)):
+                power = power @ power  # the top eigenvalue is 1/n or more: its 32nd power is a number
+                done += 1
             sizes = xp.einsum("pii->p", power)
             power = power / sizes[:, None, None]
-            logarithms = logarithms + xp.log(sizes) / 2**k
+            logarithms = logarithms + xp.log(sizes) / 2.0**done
+        found = _pairs(matrices, power, xp.exp(logarithms) * (1 + ROUNDING))
+        if tops is None:
+            tops = found
+        else:
+            _put(tops, left, found)
+        some = where_true(~found.converged)
+        if not len(some):
+            break
+        left = some if left is None else left[some]
+        matrices, power, logarithms = matrices[some], power[some], logarithms[some]
+    assert tops is not None
+    return tops
+
+
+def _pairs(matrices: Numbers, power: Numbers, most: Numbers) -> Tops:
+    """The top pairs, from a high power of each matrix; no eigenvalue is above `most`."""
+    xp = namespace(matrices)
     # The column with the largest diagonal entry holds at least 1/sqrt(n) of the top eigenvector.
     columns = xp.argmax(xp.einsum("pii->pi", power), 1)
-    vectors = (
-        xp.take_along_dim(power, columns[:, None, None], 2)
-        if xp is not np
-        else (np.take_along_axis(power, columns[:, None, None], 2))
-    )
+    vectors = along(power, columns[:, None, None])[:, 0, :, None]
     for _ in range(POLISHING_STEPS):
         vectors = matrices @ (vectors / _norms(vectors))
     vectors = vectors / _norms(vectors)
@@ -88,18 +99,9 @@ def _by_squaring(matrices: Numbers) -> Tops:
     values = (vectors * images).sum(1)
     residuals = _norms(images - values[:, None] * vectors)[:, 0, 0]
     values = values[:, 0]
-    most = xp.exp(logarithms) * (1 + ROUNDING)
     return Tops(
         values, vectors[:, :, 0], xp.clip(most - values, 0, None), residuals <= RELATIVE_RESIDUAL * values
     )
-
-
-def _by_decomposition(matrices: Numbers) -> Tops:
-    """By LAPACK, or cuSOLVER, which are exact to rounding."""
-    xp = namespace(matrices)
-    values, vectors = xp.linalg.eigh(matrices)
-    top = xp.clip(values[:, -1], 0, None)
-    return Tops(top, vectors[:, :, -1], ROUNDING * top, top >= 0)
 
 
 def _by_polynomials(matrices: Any, start: Any) -> Tops:

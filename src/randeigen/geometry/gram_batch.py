@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,9 +20,10 @@ from randeigen.backend.batched import (
     medians,
     namespace,
     sorted_lines,
+    stacked,
     where_true,
 )
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS
 from randeigen.geometry.batched_eigen import tops_of_covariances
 from randeigen.geometry.gram import (
     CENTRING_ROUNDING,
@@ -127,15 +128,41 @@ class GramBatch:
         return covariances, root_weights
 
 
-def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Flags]:
+def measured_batch(
+    pieces: Any, rng: np.random.Generator, in_float64: bool = False
+) -> tuple[GramBatch, Flags]:
     """The geometries of (p, n, w) pieces of at least three rows, and which of them are sound.
 
     From the middle of three secret rows; pieces for which that is far out, from the row that half of the
-    others are nearest to.
+    others are nearest to. Some pieces at a time, `in_float64` if that is asked for.
     """
     _, n, width = pieces.shape
     pairs = tuple(beside(each, pieces) for each in random_pairs(n, rng))
     three = rng.choice(n, 3, replace=False).tolist()
+    found = [_measured(some, three, pairs) for some in slices_of(pieces, in_float64)]
+    gram, sound = found[0] if len(found) == 1 else (stacked(each) for each in zip(*found, strict=True))
+    size = 8 if in_float64 else pieces.dtype.itemsize
+    batch = GramBatch(
+        gram,
+        namespace(gram).ones_like(gram[:, 0]),
+        beside(rng.standard_normal((START_DIRECTIONS, n)), gram),
+        rounding(n, width, size),
+    )
+    return batch, sound
+
+
+def slices_of(pieces: Any, in_float64: bool) -> Iterator[Any]:
+    """Some of the pieces at a time, as many as may be copied."""
+    p, n, width = pieces.shape
+    most = CHUNK_GROUP_NUMBERS if isinstance(pieces, np.ndarray) else DEVICE_SLICE_NUMBERS
+    step = max(most // (n * width), 1)
+    for start in range(0, p, step):
+        some = pieces[start : start + step]
+        yield as_float64(some) if in_float64 else some
+
+
+def _measured(pieces: Any, three: list[int], pairs: tuple[Indices, ...]) -> tuple[Numbers, Flags]:
+    """(p, n, n) inner products, and (p,) whether they are sound."""
     gram, fits = _measured_from(middle_of_three(*(pieces[:, i] for i in three)), pieces)
     near = _is_near_by_pairs(gram, pairs)
     again = where_true(fits & ~near)
@@ -148,13 +175,7 @@ def measured_batch(pieces: Any, rng: np.random.Generator) -> tuple[GramBatch, Fl
         some = pieces[again]
         gram[again], fits[again] = _measured_from(along(some, centre[:, None, None])[:, 0], some)
         again = again[fits[again]]
-    batch = GramBatch(
-        gram,
-        namespace(gram).ones_like(gram[:, 0]),
-        beside(rng.standard_normal((START_DIRECTIONS, n)), gram),
-        rounding(n, width, pieces.dtype.itemsize),
-    )
-    return batch, fits & near
+    return gram, fits & near
 
 
 def as_batch(geometries: Sequence[GramGeometry]) -> GramBatch:

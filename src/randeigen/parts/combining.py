@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
-from randeigen.backend.batched import beside, namespace
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_PIECES, parallel_map
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_host, as_host_array, joined
+from randeigen.backend.batched import beside, namespace, stacked
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, parallel_map
 from randeigen.backend.device_blocks import as_matrices
 from randeigen.combine import RowSizes, WeightedSum
+from randeigen.geometry.gram_batch import slices_of
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
 from randeigen.parts.judging import Judged
@@ -20,6 +21,7 @@ from randeigen.types import Array, Block, Index, Mask, Progress, Rows
 
 KEPT = -1  # the key of the sum of columns that keep the weights of the whole rows
 GRAM_NUMBERS = 2**18  # numbers of the Gram matrices that are judged together: they fit a core's own cache
+DEVICE_GRAM_NUMBERS = 2**23  # on a GPU, where a verdict is thousands of launches however many parts it is on
 
 
 class PartsJudge(Protocol):
@@ -134,10 +136,8 @@ class Combining:
         """The answer for whole parts of a run from a column on; `kept` sums those without own weights."""
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
-        most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // (n * n)) * (
-            1 if on_host else DEVICE_PIECES
-        )
-        step = max(most, 1) * w
+        most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // (n * n))
+        step = max(most if on_host else DEVICE_GRAM_NUMBERS // (n * n), 1) * w
         first = run.part + (start - run.start) // w
         cuts = [(first + at // w, block[:, at : at + step]) for at in range(0, width, step)]
 
@@ -170,19 +170,31 @@ class Combining:
 
     def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]], in_place: bool) -> _Group:
         """The answer of parts that have weights of their own: in their places, or as they are listed."""
-        p, n, width = pieces.shape
         weights = np.concatenate([each.scales[:, None] * each.weights for _, each in judged])
         if in_place:
             weights = weights[np.argsort(np.concatenate([index for index, _ in judged]))]
-        numbers, coefficients = as_float64(pieces), beside(weights, pieces)
-        sums = (coefficients[:, None] @ numbers)[:, 0]
-        error = _rounding(numbers, coefficients)
-        if not math.isfinite(float(abs(sums).max())):
-            careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in weights]
-            parts = [each(piece) for each, piece in zip(careful, numbers, strict=True)]
-            sums = joined(parts).reshape(p, width)
-            error = math.hypot(error, *(each.rounding_error(0.0) for each in careful))
-        return _Group(first, judged, sums.reshape(-1), error)
+        sums, errors, done = [], [], 0
+        for numbers in slices_of(pieces, in_float64=True):
+            own = weights[done : done + len(numbers)]
+            done += len(numbers)
+            answer, error = _weighted(numbers, own)
+            sums.append(answer)
+            errors.append(error)
+        return _Group(first, judged, stacked(sums).reshape(-1), math.hypot(*errors))
+
+
+def _weighted(numbers: Any, weights: Array) -> tuple[Any, float]:
+    """(p, w) the sums of (p, n, w) numbers by (p, n) weights, and how far rounding may have moved them."""
+    p, n, width = numbers.shape
+    coefficients = beside(weights, numbers)
+    sums = (coefficients[:, None] @ numbers)[:, 0]
+    error = _rounding(numbers, coefficients)
+    if not math.isfinite(float(abs(sums).max())):
+        careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in weights]
+        parts = [each(piece) for each, piece in zip(careful, numbers, strict=True)]
+        sums = joined(parts).reshape(p, width)
+        error = math.hypot(error, *(each.rounding_error(0.0) for each in careful))
+    return sums, error
 
 
 def _rounding(numbers: Any, weights: Any) -> float:

@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_float64, as_host
-from randeigen.backend.batched import beside, namespace, where_true
+from randeigen.backend.arrays import as_host
+from randeigen.backend.batched import beside, namespace, stacked, where_true
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
+from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch, slices_of
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
-from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain
+from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain, works_in_float32
 from randeigen.source import Judgement
 from randeigen.types import Array, Geometry, Index
 
@@ -69,15 +69,17 @@ class HybridJudge:
     def _variances(self, pieces: Any, most: float) -> Array:
         """(p,) of (p, n, w) pieces, along all directions together: more than along one."""
         live = self.inner.prior > 0
-        if not live.all():  # a row without weight may be as long as it likes
-            pieces = pieces[:, np.flatnonzero(live).tolist()]
-        if not 1e-15 < most < 1e15:
-            pieces = as_float64(pieces)  # squares of float32 numbers would over- or underflow
-        w = beside(self.inner.prior[live], pieces)
-        w = w.astype(pieces.dtype) if isinstance(w, np.ndarray) else w.to(pieces.dtype)
-        apart = pieces - (w @ pieces)[:, None]
-        squares = namespace(apart).einsum("pnw,pnw->pn", apart, apart)
-        return np.asarray(as_host(squares) @ self.inner.prior[live])
+        rows = slice(None) if live.all() else np.flatnonzero(live).tolist()
+        # Squares of float32 numbers may over- or underflow.
+        in_float64 = not (works_in_float32(pieces) and 1e-15 < most < 1e15)
+        found = []
+        for some in slices_of(pieces, in_float64):
+            some = some[:, rows]  # a row without weight may be as long as it likes
+            w = beside(self.inner.prior[live], some)
+            w = w.astype(some.dtype) if isinstance(w, np.ndarray) else w
+            apart = some - (w @ some)[:, None]
+            found.append(namespace(apart).einsum("pnw,pnw->pn", apart, apart))
+        return np.asarray(as_host(stacked(found)) @ self.inner.prior[live])
 
     def _large(self, pieces: Any, first: int, most: float) -> list[tuple[Index, Judged]]:
         rng = np.random.default_rng([self.inner.seed, Stream.PARTS, first])
@@ -86,7 +88,7 @@ class HybridJudge:
             return self.inner.measured(pieces[k], first + k)
 
         scaled, fits = self.inner.in_unit(pieces)
-        batch, sound = measured_batch(as_float64(scaled), rng)
+        batch, sound = measured_batch(scaled, rng, in_float64=True)
         sound = sound & beside(fits, scaled)
         good = where_true(sound)
         done = self._standing_out(batch.take(good), most, as_host(good), alone) if len(good) else []

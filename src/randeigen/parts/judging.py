@@ -56,11 +56,11 @@ class Judge:
         with np.errstate(all="ignore"):
             scaled, fits = self.in_unit(pieces)
             left: Index = np.flatnonzero(fits)
-            for exact in (False, True) if scaled.dtype.itemsize == 4 else (True,):
+            for in_float64 in (False, True) if works_in_float32(scaled) else (True,):
                 if not left.size or scaled.shape[1] < MIN_BATCHED_ROWS:
                     break
                 some = scaled if left.size == len(scaled) else scaled[left]
-                batch, sound = measured_batch(as_float64(some) if exact else some, rng)
+                batch, sound = measured_batch(some, rng, in_float64)
                 good = where_true(sound)
                 judged = self.batch(batch.take(good)) if len(good) else None
                 if judged:
@@ -71,14 +71,9 @@ class Judge:
         return done
 
     def in_unit(self, pieces: Any) -> tuple[Any, Mask]:
-        """The same in this unit, and (p,) which of them have no number that is too large or small for it.
-
-        In float64 on a GPU, whose float32 products may be TF32.
-        """
+        """The same in this unit, and (p,) which of them have no number that is too large or small for it."""
         if not self.exponent:
-            return pieces if isinstance(pieces, np.ndarray) else as_float64(pieces), np.ones(
-                len(pieces), bool
-            )
+            return pieces, np.ones(len(pieces), bool)
         exact = as_float64(pieces)
         scaled = exact * 2.0**-self.exponent  # exact where nothing over- or underflows
         return scaled, as_host((scaled * 2.0**self.exponent == exact).reshape(len(exact), -1).all(1))
@@ -140,6 +135,11 @@ class Judge:
         with np.errstate(all="ignore"):
             accumulator.add(slice(0, piece.shape[1]), piece)
             return accumulator.geometry_in(self.exponent)
+
+
+def works_in_float32(pieces: Any) -> bool:
+    """Whether products of these numbers are exact enough as they are: on a GPU they may be TF32."""
+    return isinstance(pieces, np.ndarray) and pieces.dtype.itemsize == 4
 
 
 def is_plain(geometry: GramGeometry) -> bool:

@@ -91,7 +91,8 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
             tops, everything.take(changed).top_directions(weights[changed]), strict=True
         ):
             values[changed] = found
-    names = tuple(str(STOPS[code]) for code in stops.tolist())
+    said = [str(stop) for stop in STOPS]
+    names = tuple(said[code] for code in stops.tolist())
     return BatchVerdict(weights / weights.sum(1)[:, None], names, tops)
 
 

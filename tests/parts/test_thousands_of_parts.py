@@ -1,0 +1,84 @@
+"""Thousands of parts: rows of words that few clients moved, and tensors that are judged where they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from randeigen import RandEigen, aggregate
+from randeigen.geometry.gram_batch import measured_batch
+from randeigen.partition import Partition
+from randeigen.parts import combining
+from randeigen.parts.judging import Judge
+
+N, WORDS, WIDTH = 20, 300, 16
+LEAVES = [("words", (WORDS, WIDTH)), ("head", (8, WIDTH)), ("bias", (8,))]
+D = (WORDS + 8) * WIDTH + 8
+
+
+def updates(seed: int = 0) -> np.ndarray:
+    """Every client moves the rows of the words that it has; four move one row that no other has."""
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((N, D), dtype=np.float32)
+    words = rows[:, : WORDS * WIDTH].reshape(N, WORDS, WIDTH)
+    has = rng.random((N, WORDS)) < rng.random(WORDS)
+    words[has] = 1e-3 * rng.standard_normal((int(has.sum()), WIDTH))
+    rows[:, WORDS * WIDTH :] = 1e-3 * rng.standard_normal((N, D - WORDS * WIDTH))
+    words[:, 7] = 0.0
+    words[:4, 7] = 0.05
+    return rows
+
+
+@pytest.mark.parametrize("asked", ["rows:words", "hybrid:rows:words"])
+def test_tensors_that_stay_where_they_are_are_judged_alike(asked: str, monkeypatch: Any) -> None:
+    torch = pytest.importorskip("torch")
+    rows = updates()
+    partition = Partition.of(asked, LEAVES, D)
+    expected = aggregate(rows.astype(np.float64), eps=0.2, seed=0, partition=partition)
+    # As on a GPU: tensors of this machine's memory are otherwise read as arrays.
+    monkeypatch.setattr(
+        combining, "as_host_array", lambda block: torch.from_numpy(np.ascontiguousarray(block))
+    )
+    found = aggregate(rows.astype(np.float64), eps=0.2, seed=0, partition=partition)
+    np.testing.assert_allclose(found.parts.weights, expected.parts.weights, atol=1e-8)
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-9)
+    assert found.bias_bound == pytest.approx(expected.bias_bound, rel=1e-6)
+    assert not found.parts.weights[7, :4].any()
+
+
+def test_slices_of_parts_are_parts() -> None:
+    pieces = np.random.default_rng(0).standard_normal((5000, 6, 60), dtype=np.float32)
+    batch, sound = measured_batch(pieces, np.random.default_rng(1), in_float64=True)
+    few, _ = measured_batch(pieces[4990:], np.random.default_rng(1), in_float64=True)
+    assert sound.all()
+    np.testing.assert_allclose(batch.gram[4990:], few.gram)
+
+
+def test_no_part_is_judged_alone_since_most_of_its_rows_are_equal(monkeypatch: Any) -> None:
+    def alone(*_: Any) -> None:
+        raise AssertionError("a part was measured alone")
+
+    monkeypatch.setattr(Judge, "measured", alone)
+    for seed in range(3):
+        result = aggregate(updates(seed), eps=0.2, seed=seed, partition=Partition.of("rows:words", LEAVES, D))
+        assert len(result.parts) == WORDS + 1
+
+
+def test_rows_that_few_moved_are_judged_as_alone() -> None:
+    rows = updates().astype(np.float64)
+    result = aggregate(rows, eps=0.2, seed=0, partition=Partition.of("rows:words", LEAVES, D))
+    for part in range(0, WORDS, 7):
+        own = aggregate(rows[:, part * WIDTH : (part + 1) * WIDTH], rule=RandEigen(eps=0.2), seed=0)
+        np.testing.assert_allclose(result.parts.weights[part], own.weights, atol=1e-6)
+        assert result.parts.bounds[part] == pytest.approx(own.bias_bound, rel=1e-6, abs=1e-12)
+
+
+def test_tensors_side_by_side_that_are_one_part_are_read_together() -> None:
+    partition = Partition.of("rows:words", LEAVES, D)
+    assert partition is not None
+    assert [(run.start, run.stop) for run in partition.runs] == [(0, WORDS * WIDTH), (WORDS * WIDTH, D)]
+    named = Partition.of({"end": ["head", "bias"]}, LEAVES, D)
+    assert named is not None
+    assert [(run.width, run.part) for run in named.runs] == [(WORDS * WIDTH, 1), (8 * WIDTH + 8, 0)]
