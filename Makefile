@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export RANDEIGEN_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test test-flower fuzz lint format types check docs package clean
+.PHONY: help demo test test-flower test-trainers fuzz lint format types check docs package clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make format  ruff formats the code    make docs    the documentation site, into site/"
 	@echo "make package sdist and wheel, checked, into dist/"
 	@echo "make test-flower  the tests of randeigen.flower and randeigen.nvflare, in .venv-flower"
+	@echo "make test-trainers  those of randeigen.torch.lightning and .huggingface, in .venv-trainers"
 	@echo "make fuzz    hostile inputs, many (ARGS='--inputs 1000000 --out record.json')"
 	@echo "make clean   remove caches and outputs (.venv stays)"
 
@@ -32,6 +33,11 @@ test: $(VENV)/.installed-test
 test-flower:
 	@$(MAKE) --no-print-directory VENV=.venv-flower PINS=constraints-flower.txt .venv-flower/.installed-test-flower
 	.venv-flower/bin/python -m pytest -m "(flower or nvflare) and not slow" tests/flower tests/nvflare $(ARGS)
+
+# In one of its own: a torchvision beside them, which byzfl brings, must be built for the very torch.
+test-trainers:
+	@$(MAKE) --no-print-directory VENV=.venv-trainers .venv-trainers/.installed-test-trainers
+	.venv-trainers/bin/python -m pytest tests/torch/test_lightning.py tests/torch/test_huggingface.py $(ARGS)
 
 fuzz: $(VENV)/.installed-test
 	$(PY) -m fuzz $(ARGS)
