@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -94,6 +99,44 @@ def test_the_course_and_the_gradients_are_drawn(subpopulation: tuple[Path, Resul
     for name in ("accuracy", "asr", "weight"):
         assert (out / f"{name}.png").read_bytes().startswith(PNG)
     assert len(list(out.glob("gradients-*.png"))) == 3
+
+
+class TestThePage:
+    def test_it_holds_every_defence_picture_and_record_and_needs_nothing_else(
+        self, subpopulation: tuple[Path, Result]
+    ) -> None:
+        out, done = subpopulation
+        page = (out / "report.html").read_text()
+        assert str(out / "report.html") in done.output.replace("\n", "")
+        for path in out.glob("*.png"):
+            assert base64.b64encode(path.read_bytes()).decode() in page
+        for path in out.glob("*.json"):
+            assert f'href="{quote(path.name)}"' in page
+        for name, record in records(out).items():
+            assert f'<td class="left">{name}</td>' in page
+            assert f"{100 * record['accuracy']:.1f}%" in page
+        assert "http" not in re.sub(r'src="data:[^"]*"', "", page)
+
+    def test_every_column_and_picture_is_explained_where_it_stands(
+        self, subpopulation: tuple[Path, Result]
+    ) -> None:
+        page = (subpopulation[0] / "report.html").read_text()
+        heads = re.findall(r"<th[^>]*>([^<]*)</th>", page)
+        assert heads[0] == "defence"
+        assert all(f"<li><strong>{head}</strong>: " in page for head in heads)
+        assert page.count("<figcaption>") == 4
+        assert "subpopulation" in page.split("</h1>")[0]
+
+    def test_its_command_makes_the_same_records(
+        self, subpopulation: tuple[Path, Result], tmp_path: Path
+    ) -> None:
+        out, _ = subpopulation
+        page = (out / "report.html").read_text()
+        words = shlex.split(html.unescape(page.split("<pre>")[1].split("</pre>")[0]))
+        assert words[:2] == ["randeigen", "train"]
+        asked = {name: record["spec"] for name, record in records(out).items()}
+        again = CliRunner().invoke(app, [*words[1:], "--out", str(out)])
+        assert again.output.count("already there") == len(asked), again.output
 
 
 def test_what_is_done_is_not_done_again_unless_asked(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from randeigen import MissingExtra
+from studies.notebook import executed
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 PAGES = [*FRONT, *sorted(DOCS.rglob("*.md"))]
-# Whose blocks run, one after the other. laboratory.md and training.md have tests of their own.
-RUN = ["index.md", "tutorial.md", "certificate.md", "how-to/*.md", "reference/*.md"]
+# Whose blocks run, one after the other. tutorial.md, laboratory.md and training.md have tests of their own.
+RUN = ["index.md", "certificate.md", "how-to/*.md", "reference/*.md"]
 RUNNABLE = [page for pattern in RUN for page in sorted(DOCS.glob(pattern))]
 RUNNABLE = [page for page in RUNNABLE if "```python\n" in page.read_text()]
 FORMER = {"randeigen.learn", "randeigen.learn.TrainSpec", "randeigen.data"}  # the changelog's left column
@@ -78,6 +79,18 @@ def test_its_code_runs_and_prints_what_its_comments_say(page: Path) -> None:
         del sys.modules["page"]
 
 
+def test_the_tutorial_shows_the_outputs_that_it_has() -> None:
+    page = (DOCS / "tutorial.md").read_text()
+    with skipped_without_extras():
+        assert executed(page) == page, "python -m studies.notebook docs/tutorial.md"
+    assert page.count("```text") > 10
+
+
+def test_a_notebook_page_with_another_output_is_noticed() -> None:
+    page = "```python\nx = 2\nprint(x)\nx + 1\n```\n\n```text\n2\n4\n```\n\nWords.\n\n```python\ny = x\n```\n"
+    assert executed(page) == page.replace("4", "3")
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as the site and GitHub make them."""
     found = set()
@@ -106,11 +119,14 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
             assert anchor in anchors(target), f"{path} has no heading #{anchor}"
 
 
-def is_in_source(module: list[str], names: list[str]) -> bool:
-    """Whether a module that cannot be imported for want of an extra is there, and defines the names."""
-    path = ROOT.joinpath("src", *module)
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return file.exists() and all(re.search(rf"\b{name}\b", file.read_text()) for name in names)
+def is_in_source(parts: list[str]) -> bool:
+    """Whether a module that cannot be imported for want of an extra is there, and defines the name."""
+    for cut in range(len(parts), 1, -1):
+        path = ROOT.joinpath("src", *parts[:cut])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.exists():
+            return all(re.search(rf"\b{name}\b", file.read_text()) for name in parts[cut:])
+    return False
 
 
 def resolves(dotted: str) -> bool:
@@ -120,7 +136,7 @@ def resolves(dotted: str) -> bool:
         try:
             found: object = importlib.import_module(".".join(parts[:cut]))
         except MissingExtra:
-            return is_in_source(parts[:cut], parts[cut:])
+            return is_in_source(parts)
         except ImportError:
             continue
         for name in parts[cut:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from typing import Any
 
@@ -184,3 +185,13 @@ def test_what_is_no_model_yet_is_explained() -> None:
         convert_batchnorm(nn.LazyBatchNorm1d())
     with pytest.raises(BadModel, match="found type"):
         convert_batchnorm(nn.BatchNorm1d)  # type: ignore[arg-type]
+
+
+def test_the_page_shows_the_record() -> None:
+    from benchmarks.steps_without_batch_statistics import PAGE, holds, table
+    from studies.documents import redrawn
+
+    record = json.loads((PAGE.parents[2] / "results" / "batchnorm.json").read_text())
+    assert record["holds"] is holds(record["cells"]) is True
+    text = PAGE.read_text()
+    assert redrawn(text, {"batchnorm": table(record["cells"])}) == text

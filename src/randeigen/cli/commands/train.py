@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from randeigen.lab.results import CentralizedRecord, EpochMetrics
 
 
-TITLES = ("defence", "accuracy", "attack success", "honest weight", "poison weight", "AUC", "an epoch")
-
-
 def train(
     task: Annotated[str, typer.Option(help="mnist, fashion-mnist or digits.")] = "digits",
     attack: Annotated[
@@ -68,9 +65,10 @@ def train(
     class by class after every epoch and leaves out the most suspicious; it is the defence from scratch.
     `backward` filters every batch; it is for a model that already works: --start pretrained.
 
-    DIR gets one JSON record per defence, pictures of accuracy, attack success and the weight of poison over
-    the epochs, and for each defence a histogram of clean and poisoned gradients on their top direction. A run
-    that was interrupted goes on where it stopped; one that is finished is not run again.
+    DIR gets one JSON record per defence and report.html, a page that needs no network and no other file:
+    accuracy, attack success and the weight of poison over the epochs, and for each defence a histogram of
+    clean and poisoned gradients on their top direction. The same pictures lie beside it. A run that was
+    interrupted goes on where it stopped; one that is finished is not run again.
 
     \b
     Examples:
@@ -87,6 +85,7 @@ def train(
         from randeigen.lab.poison_plots import draw_training
         from randeigen.lab.poisoned_setup import task_named
         from randeigen.lab.results import CentralizedRecord
+        from randeigen.lab.training_page import write_training_page
 
         poison = attacks.build_poison(attack)
         chosen = cast("list[Defence]", defence or ["none", "suspects"])  # the configuration checks them
@@ -104,12 +103,13 @@ def train(
         pictures = draw_training(folder.path, records)
         histograms = [folder.path / f"gradients-{run.name}.png" for run in runs]
         pictures += [picture for picture in histograms if picture.exists()]
+        page = folder.path / "report.html"
+        write_training_page(page, records, [Path(f"{run.name}.json") for run in runs], pictures)
         if as_json:
             print_records(records)
         else:
             _show(records)
-            files = ", ".join(path.name for path in pictures)
-            print_line(f"Records and pictures are in {folder.path}: {files}")
+            print_line(f"Look at {page}; records and pictures lie beside it.")
 
 
 def _prepare(config: CentralizedConfig, attack: DataPoison, device: str) -> PoisonedSetup:
@@ -177,15 +177,10 @@ class EpochProgress:
 
 def _show(records: Sequence[CentralizedRecord]) -> None:
     """The end of every run, in a table on stdout."""
-    from randeigen.lab.html_page import percent
+    from randeigen.lab.training_page import COLUMNS, table_row
 
-    lines = []
-    for record in records:
-        last, times = record.history[-1], sorted(epoch.seconds for epoch in record.history)
-        shares = (last.accuracy, last.asr, last.weight_honest, last.weight_poison)
-        typical = f"{times[len(times) // 2]:.1f} s"
-        lines.append((record.spec.defence, *map(percent, shares), _number(last.auc), typical))
-    print_table(TITLES, lines, names=TITLES[:1])
+    titles = list(COLUMNS)
+    print_table(titles, [table_row(record) for record in records], names=titles[:1])
 
 
 def _number(value: float | None) -> str:
