@@ -1,19 +1,26 @@
-"""`aggregate`: what a caller passes is checked here and handed to the pipeline."""
+"""`aggregate`: what a caller passes is checked here and handed to the pipeline.
+
+And `as_rule`: which rule is meant, wherever one can be given.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from numpy.typing import NDArray
 
 from randeigen import parts, pipeline
+from randeigen.errors import BadFraction, BadParameter
 from randeigen.partition import WHOLE, Partition, check_exact
 from randeigen.prior_weights import MAX_CLAIM_RATIO
-from randeigen.registry import RuleLike, as_rule
+from randeigen.registry import build_rule
 from randeigen.rows import as_rows
 from randeigen.rules import RandEigen
+from randeigen.rules.base import Rule
+from randeigen.rules.function import FunctionRule
+from randeigen.rules.mixed import PreAggregator
 from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     Paths: TypeAlias = Sequence[str] | Sequence[os.PathLike[str]]
     PartitionLike: TypeAlias = str | Mapping[str, Any] | Sequence[Any] | Partition
 
+RuleLike: TypeAlias = Rule | str | Callable[..., Any]  # a rule, its name, or a function of the Gram matrix
 Leaf = TypeVar("Leaf")
 
 
@@ -186,7 +194,7 @@ def aggregate(
         >>> result.mean.shape, result.weights[:2].tolist()
         ((100,), [0.0, 0.0])
     """
-    chosen = RandEigen(eps, f) if rule is None and (eps is None) != (f is None) else as_rule(rule, eps, f)
+    chosen = as_rule(rule, eps, f)
     if not (isinstance(partition, str) and partition == WHOLE):
         rows = as_rows(rows, multiple=chosen.block_multiple())
         cut = Partition.of(partition, rows.leaves, rows.d)
@@ -212,3 +220,39 @@ def aggregate(
         cap=cap,
         progress=progress,
     )
+
+
+def as_rule(rule: RuleLike | None, eps: float | None, f: int | None) -> Rule:
+    """The rule that a caller asks for: by eps or f alone `RandEigen`; a rule; or, with eps or f, a name.
+
+    A plain function of the Gram matrix is a rule too.
+    """
+    if rule is None or isinstance(rule, str):
+        if (eps is None) == (f is None):
+            either = "exactly one of eps (the fraction of rows you fear) and f (their number)"
+            if rule is None:
+                raise BadFraction(f"give {either}, or a rule; found {_given(eps, f)}.")
+            raise BadFraction(
+                f"rule={rule!r} by itself is not a rule: give {either} with it; found {_given(eps, f)}."
+            )
+        return RandEigen(eps, f) if rule is None else build_rule(rule, eps, f)
+    if isinstance(rule, type) and issubclass(rule, (Rule, PreAggregator)):
+        name = rule.__name__
+        raise BadParameter(f"rule={name} is not a rule but a class; make one of it: {name}(eps=0.2).")
+    if isinstance(rule, Rule):
+        if eps is not None or f is not None:
+            raise BadFraction(
+                f"give exactly one of eps, f and a rule; found rule={rule} and {_given(eps, f)}."
+            )
+        return rule
+    if callable(rule) and not isinstance(rule, (type, PreAggregator)):
+        return FunctionRule(eps, f, rule)
+    raise BadParameter(
+        f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2), or a name such as "
+        '"krum" with eps or f.'
+    )
+
+
+def _given(eps: float | None, f: int | None) -> str:
+    given = [f"{name}={value}" for name, value in (("eps", eps), ("f", f)) if value is not None]
+    return " and ".join(given) or "none of them"

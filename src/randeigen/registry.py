@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, update_wrapper
 from typing import Any, Literal, TypeAlias, get_origin
 
-from randeigen.errors import BadFraction, BadParameter
+from randeigen.errors import BadParameter
 from randeigen.own_code import SHA, load, moved, own_name, pinned
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES, Rule, literal_choices
@@ -26,7 +26,6 @@ from randeigen.rules.mixed import PreAggregator
 
 DEFAULT = "randeigen"
 MAX_NAME_LENGTH = 2000  # characters, parameters included
-RuleLike: TypeAlias = Rule | str | Callable[..., Any]  # a rule, its name, or a function of the Gram matrix
 IN_FILE = ".py"  # a name without this is in no file
 NO_ALIASES: Mapping[str, str] = {}
 OwnMaker: TypeAlias = Callable[[str, Any], Callable[..., Any]]  # (its name, what a file defines): the maker
@@ -69,37 +68,6 @@ def rule_in(text: str, file: str | None) -> str:
                 f"--code {asked.file}. It must have the recorded content."
             )
     return "+".join(moved(stage, file) if file is not None else stage for stage in stages)
-
-
-def as_rule(rule: RuleLike | None, eps: float | None, f: int | None) -> Rule:
-    """The rule that a caller asks for: by eps or f alone `RandEigen`; a rule; or, with eps or f, a name.
-
-    A plain function of the Gram matrix is a rule too.
-    """
-    given = {name: value for name, value in (("eps", eps), ("f", f)) if value is not None}
-    found = " and ".join(f"{name}={value}" for name, value in given.items()) or "none of them"
-    either = "exactly one of eps (the fraction of rows you fear) and f (their number)"
-    if rule is None:
-        if len(given) != 1:
-            raise BadFraction(f"give {either}, or a rule; found {found}.")
-        return RULES[DEFAULT](eps, f)
-    if isinstance(rule, str):
-        if len(given) != 1:
-            raise BadFraction(f"rule={rule!r} by itself is not a rule: give {either} with it; found {found}.")
-        return build_rule(rule, eps, f)
-    if isinstance(rule, type) and issubclass(rule, (Rule, PreAggregator)):
-        name = rule.__name__
-        raise BadParameter(f"rule={name} is not a rule but a class; make one of it: {name}(eps=0.2).")
-    if isinstance(rule, Rule):
-        if given:
-            raise BadFraction(f"give exactly one of eps, f and a rule; found rule={rule} and {found}.")
-        return rule
-    if callable(rule) and not isinstance(rule, (type, PreAggregator)):
-        return FunctionRule(eps, f, rule)
-    raise BadParameter(
-        f"rule={rule!r} is not a rule; give a value such as randeigen.rules.Krum(eps=0.2), or a name such as "
-        '"krum" with eps or f.'
-    )
 
 
 def with_sigma(text: str, sigma: float) -> str:

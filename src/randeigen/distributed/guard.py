@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from randeigen.api import RuleLike, as_rule
 from randeigen.distributed import ddp, fsdp
 from randeigen.distributed.agreement import agree, form_of, step_seed
 from randeigen.distributed.column_sums import ColumnSums
@@ -21,7 +22,6 @@ from randeigen.distributed.tensors import Local, local_tensors, packed
 from randeigen.distributed.trust import Trust
 from randeigen.errors import BadFraction, BadModel, BadParameter, RandEigenError, TooManyCorrupt
 from randeigen.pipeline import checked_seed, run_source
-from randeigen.registry import RuleLike, as_rule
 from randeigen.rules import RandEigen, Rule
 from randeigen.types import Array
 from randeigen.types import OnExcess as RowsOnExcess

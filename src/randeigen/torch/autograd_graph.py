@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -24,6 +24,8 @@ OPAQUE = {  # torch.gather's own node is called GatherBackward0
     "GatherBackward": "DataParallel copies the layers: give one device's model and losses",
     "BroadcastBackward": "DataParallel copies the layers: give one device's model and losses",
 }
+TRANSPOSES = {"TBackward0", "TransposeBackward0", "PermuteBackward0", "ToCopyBackward0"}
+MAX_NODES_INSIDE_LAYER = 5  # between a parameter's use and the output of the layer that owns it
 
 
 class NodeUse(NamedTuple):
@@ -41,6 +43,14 @@ class CallOutput(NamedTuple):
     node: Node
     output_nr: int
     shape: torch.Size
+
+
+class ParameterUse(NamedTuple):
+    """One operation that uses some lines of a parameter."""
+
+    node: Node
+    first: int  # of the lines
+    name: str
 
 
 @dataclass(eq=False)
@@ -62,6 +72,40 @@ class Graph:
                     above.add(use.user)
                     stack.append(use.user)
         return [node for node in nodes if node not in above]
+
+    def uses_of(self, parameter: Tensor) -> list[ParameterUse]:
+        """The operations that use the parameter, beyond transposes and splits."""
+        uses: list[ParameterUse] = []
+        leaf = self.leaves.get(id(parameter))
+        if leaf is not None:
+            self._climb(leaf, 0, 0, uses)
+        return uses
+
+    def _climb(self, node: Node, output_nr: int, first: int, uses: list[ParameterUse]) -> None:
+        for use in self.uses[node]:
+            if use.output_nr != output_nr:
+                continue
+            name = use.user.name()
+            if name in TRANSPOSES:
+                self._climb(use.user, 0, first, uses)
+            elif name in ("SplitBackward0", "SplitWithSizesBackward0"):
+                start = first
+                for k, part in enumerate(use.user._input_metadata):
+                    self._climb(use.user, k, start, uses)
+                    start += part.shape[0]
+            else:
+                uses.append(ParameterUse(use.user, first, name))
+
+    def is_inside(self, use: ParameterUse, outputs: Collection[Node]) -> bool:
+        """Whether the use is part of a layer's call: one of these outputs is a few nodes above it."""
+        if use.node in outputs:
+            return True
+        level = {use.node}
+        for _ in range(MAX_NODES_INSIDE_LAYER - 1):
+            level = {above.user for node in level for above in self.uses[node]}
+            if not level.isdisjoint(outputs):
+                return True
+        return False
 
 
 def read(losses: Tensor) -> Graph:

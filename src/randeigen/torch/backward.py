@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from randeigen.api import RuleLike
 from randeigen.errors import BadModel
-from randeigen.registry import RuleLike
 from randeigen.torch.autograd_graph import forward_precision
 from randeigen.torch.gradients.factors import PIECE, PerExampleGradient, summed_blocks
 from randeigen.torch.gram import check_gradient, measure, plan_for

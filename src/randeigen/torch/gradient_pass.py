@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from torch import Tensor, nn
 
 from randeigen.errors import BadModel
-from randeigen.torch.autograd_graph import CallOutput, GradOutputs, run_backward
+from randeigen.torch.autograd_graph import CallOutput, GradOutputs, ParameterUse, run_backward
 from randeigen.torch.batch_dim import BatchDim, BatchLayout, no_batch_dim
 from randeigen.torch.forward_hooks import LayerCall
+from randeigen.torch.gradients import functional_uses
 from randeigen.torch.gradients.broadcast import Broadcast, carried_to_parameters
 from randeigen.torch.gradients.factors import Dense, EmbeddingRows, OuterProduct, PerExampleGradient
-from randeigen.torch.gradients.functional_uses import FunctionalUse
 from randeigen.torch.gradients.layer_rerun import rerun
 from randeigen.torch.layers import Gradients, LayerRule
 
@@ -37,13 +37,17 @@ class FunctionalStep:
     """A parameter is used by a function."""
 
     parameter: nn.Parameter
-    use: FunctionalUse
+    use: ParameterUse
     layout: BatchLayout
 
     def take(self, run: GradientPass, grads: GradOutputs) -> None:
         grad = grads[0]
-        shape = self.parameter.shape
-        run.hand_over(self.parameter, None if grad is None else self.use.gradient(grad, shape, self.layout))
+        gradients = (
+            None
+            if grad is None
+            else functional_uses.gradient(self.use, grad, self.parameter.shape, self.layout)
+        )
+        run.hand_over(self.parameter, gradients)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.api import RuleLike, as_rule
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import ENTRY_ROUNDING, START_DIRECTIONS, GramGeometry
 from randeigen.pipeline import checked_seed
 from randeigen.pipeline import judge as judge_rows
-from randeigen.registry import RuleLike, as_rule
-from randeigen.rules import RandEigen, Rule
+from randeigen.rules import Rule
 from randeigen.rules.base import Assumed, assume, check_on_excess
 from randeigen.showing import InLines, Pairs, named, note_lines, unusable_lines
 from randeigen.types import Array, Mask, OnExcess, Verdict, Weights
@@ -134,7 +134,7 @@ class BatchVerdict(InLines):
 def rule_for(eps: float | None, f: int | None, rule: RuleLike | None, on_excess: OnExcess = "raise") -> Rule:
     """The rule that a caller asks for, if it weighs rows."""
     check_on_excess(on_excess)
-    chosen = RandEigen(eps, f) if rule is None and (eps is None) != (f is None) else as_rule(rule, eps, f)
+    chosen = as_rule(rule, eps, f)
     if not chosen.weighs_rows():
         raise BadParameter(
             f"{type(chosen).__name__} works column by column, and here the rows are never formed; give one "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from randeigen.errors import BadModel
-from randeigen.torch.autograd_graph import CallOutput, Graph, Node, read
+from randeigen.torch.autograd_graph import CallOutput, Graph, Node, ParameterUse, read
 from randeigen.torch.batch_dim import BatchLayout, no_batch_dim
 from randeigen.torch.forward_hooks import LayerCall
 from randeigen.torch.gradient_pass import (
@@ -163,8 +163,12 @@ class _Planner:
     def _plan_attention(self, module: nn.MultiheadAttention) -> None:
         parameters = {id(p): p for p in module.parameters() if id(p) in self.trained}
         parameters = {key: p for key, p in parameters.items() if key not in self.planned}
-        uses_of = {key: functional_uses.uses_of(self.graph, p) for key, p in parameters.items()}
-        if not all(use.has_gradient(parameters[key]) for key, uses in uses_of.items() for use in uses):
+        uses_of = {key: self.graph.uses_of(p) for key, p in parameters.items()}
+        if not all(
+            functional_uses.has_gradient(use, parameters[key])
+            for key, uses in uses_of.items()
+            for use in uses
+        ):
             return  # it is run again, as any other layer
         shapes = [outputs[0].shape for call, outputs in self.graph.calls.items() if call.module is module]
         size = shapes[0][0 if module.batch_first else 1] if shapes else self.layout.n
@@ -180,13 +184,13 @@ class _Planner:
             return
         owners = self.owners.get(id(parameter), [])
         layers = [self._layer(call) for call in owners]
-        uses = functional_uses.uses_of(self.graph, parameter)
+        uses = self.graph.uses_of(parameter)
         if all(layer.uses_parameters_once for layer in layers):
             outputs = {output.node for call in owners for output in self.graph.calls[call]}
-            uses = [use for use in uses if not functional_uses.is_inside(self.graph, use, outputs)]
+            uses = [use for use in uses if not self.graph.is_inside(use, outputs)]
         elif any(layer.rule or not self._is_container(layer.module) for layer in layers):
             return  # the layer's gradient rule, or running it again, covers all uses at once
-        if all(use.has_gradient(parameter) for use in uses):
+        if all(functional_uses.has_gradient(use, parameter) for use in uses):
             self._add_functional_uses(parameter, uses, self.layout)
         elif layers and layers[0].uses_parameters_once:
             raise BadModel(
@@ -201,7 +205,7 @@ class _Planner:
         return not all(is_parametrization(child) for child in inner)
 
     def _add_functional_uses(
-        self, parameter: nn.Parameter, uses: Sequence[functional_uses.FunctionalUse], layout: BatchLayout
+        self, parameter: nn.Parameter, uses: Sequence[ParameterUse], layout: BatchLayout
     ) -> None:
         for use in uses:
             self.used_by_functions.add(id(parameter))
