@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.batched import Indices, Numbers, along, namespace, where_true
-from randeigen.geometry.block_filter import MAX_CHEBYSHEV_DEGREE, TARGET_GROWTH
-from randeigen.geometry.eigen import RELATIVE_RESIDUAL
+from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TARGET_GROWTH
 
 MAX_SQUARED_ROWS = 40  # rows up to which ten products of two matrices are fastest on a CPU
 SQUARINGS = (8, 10, 12, 15, 20)  # after so many, the pairs that have converged are done

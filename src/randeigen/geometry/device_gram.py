@@ -11,7 +11,7 @@ import numpy as np
 
 from randeigen.backend.arrays import median, to_host_float64, working_size
 from randeigen.backend.device_blocks import takes
-from randeigen.geometry.block_filter import top_by_blocks
+from randeigen.geometry.eigen import top_by_blocks
 from randeigen.geometry.gram import (
     CENTRING_ROUNDING,
     START_DIRECTIONS,

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import median
-from randeigen.geometry.block_filter import top_by_blocks
 from randeigen.geometry.eigen import (
     MAX_DENSE_ROWS,
     Operator,
     Top,
     binary_exponent,
     power_iteration,
+    top_by_blocks,
     top_dense,
 )
 from randeigen.geometry.lanczos import top_of_large_matrix
