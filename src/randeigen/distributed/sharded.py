@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from randeigen.api import RuleLike, as_rule
 from randeigen.distributed.agreement import COIN_BITS, step_seed
 from randeigen.distributed.over_ranks import distances_over, judgement_of_first, summed
 from randeigen.distributed.peers import Peers
@@ -20,7 +21,6 @@ from randeigen.errors import BadRows, RandEigenError
 from randeigen.geometry.gram_accumulator import NOT_FINITE
 from randeigen.geometry.gram_share import GramShare
 from randeigen.pipeline import StreamedRows, checked_seed, run_source
-from randeigen.registry import RuleLike, as_rule
 from randeigen.rows import as_rows
 from randeigen.rules import RandEigen
 from randeigen.source import Combined, Judgement
