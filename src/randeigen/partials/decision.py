@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from randeigen.api import RuleLike, as_rule
 from randeigen.combine import RowSizes, WeightedSum
 from randeigen.errors import BadFile, BadParameter
 from randeigen.geometry.segments import whole
@@ -20,7 +21,6 @@ from randeigen.partials.checked import Mangled
 from randeigen.partials.inputs import Inputs
 from randeigen.partials.storing import bytes_of
 from randeigen.pipeline import run_source
-from randeigen.registry import RuleLike, as_rule
 from randeigen.rows.formats.io import strict_json
 from randeigen.rows.write import replacing
 from randeigen.rules import RandEigen
