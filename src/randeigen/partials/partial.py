@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from randeigen.api import RuleLike
 from randeigen.errors import BadParameter, BadRows
 from randeigen.geometry.gram_accumulator import NOT_FINITE
 from randeigen.geometry.gram_share import GramShare
@@ -18,7 +19,6 @@ from randeigen.partials.decision import SharedDecision, decide
 from randeigen.partials.inputs import Inputs, Part, SomeColumns, checked_part, open_files
 from randeigen.pipeline import checked_seed
 from randeigen.prior_weights import MAX_CLAIM_RATIO
-from randeigen.registry import RuleLike
 from randeigen.rows.file_rows import Visit
 from randeigen.rows.write import replacing
 from randeigen.types import OnExcess, Progress
