@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from randeigen.api import RuleLike
 from randeigen.errors import BadModel, MissingExtra
-from randeigen.registry import RuleLike
 from randeigen.torch.backward import backward
 from randeigen.torch.group_verdict import BatchVerdict, rule_for
 from randeigen.types import OnExcess
