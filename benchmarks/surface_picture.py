@@ -40,7 +40,8 @@ def sentence(record: Mapping[str, Any], path: Path) -> str:
     """How many cells hold, and on which machine."""
     limited = [cell for cell in record["cells"] if cell["limit_ms"] is not None]
     held, with_ = sum(not cell["misses"] for cell in limited), record["made_with"]
-    machine = with_.get("gpu") or with_["processor"]
+    cores = f"{record['cores']} cores of {with_['processor']}"
+    machine = f"{with_['gpu']} beside {cores}" if path.stem.endswith("h200") else cores
     return (
         f"{machine}, numpy {with_['numpy']}, commit {with_['commit']} (`results/{path.name}`): of "
         f"{len(record['cells'])} cells {len(limited)} have a limit, and {held} keep to it."

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from randeigen.backend.chunking import parallel_map
 from randeigen.errors import BadParameter, MissingExtra
 from randeigen.rows.write import write_safetensors
 
@@ -87,8 +88,15 @@ def _arrays(dtype: str, seed: int) -> Callable[..., Any]:
 
     def draw(*shape: int) -> Any:
         rows = np.empty(shape, dtype=dtype)
-        for row in rows.reshape(-1, shape[-1]):
-            row[:] = rng.standard_normal(shape[-1], dtype=np.float64 if dtype == "float64" else np.float32)
+        flat = list(rows.reshape(-1, shape[-1]))
+
+        def fill(lines: tuple[list[Any], np.random.Generator]) -> None:
+            for row in lines[0]:
+                row[:] = lines[1].standard_normal(
+                    shape[-1], dtype=np.float64 if dtype == "float64" else np.float32
+                )
+
+        parallel_map(fill, list(zip((flat[::2], flat[1::2]), rng.spawn(2), strict=True)))
         return rows
 
     return draw
