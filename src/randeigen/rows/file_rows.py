@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import block_columns, block_width
+from randeigen.backend.chunking import block_columns, block_width, one_ahead
 from randeigen.errors import BadRows
 from randeigen.outcomes import NO_USABLE_FILE, Unusable
 from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
@@ -97,21 +97,27 @@ class FileRows:
         return self.d, self.n, self.work.itemsize, self._budget, math.lcm(self._multiple, multiple)
 
     def blocks(self, multiple: int = 1, within: slice | None = None) -> Iterator[tuple[slice, Block]]:
-        """Blocks read into one buffer; unusable rows are NaN. `within`: only blocks among these columns."""
+        """Blocks, each read into one buffer while the one before is in another; unusable rows are NaN.
+
+        `within`: only blocks among these columns.
+        """
         shape = self._shape(multiple)
-        buffer = np.empty((self.n, block_width(*shape)), self.work)
+        buffers = [np.empty((self.n, block_width(*shape)), self.work) for _ in range(2)]
         self._known = set(self._unusable)
         first, last = (within.start, within.stop) if within else (0, self.d)
+        chosen = [cut for cut in block_columns(*shape) if first <= cut.start and cut.stop <= last]
         with self._reader() as reader:
             self._read_carried(reader)
-            for columns in block_columns(*shape):
-                if columns.start < first or columns.stop > last:
-                    continue
-                block = buffer[:, : columns.stop - columns.start]
+
+            def read(columns: slice) -> tuple[slice, Block]:
+                buffers.reverse()
+                block = buffers[0][:, : columns.stop - columns.start]
                 slices = self._layout.leaf_slices(columns)
                 for row in range(self.n):
                     self._fill(reader, row, block[row], slices)
-                yield columns, block
+                return columns, block
+
+            yield from one_ahead(read, chosen)
 
     def answer(self) -> Answer:
         """Fresh arrays, by name; for .npy the one array. bfloat16 becomes float32, see `dtypes`."""
