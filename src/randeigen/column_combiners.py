@@ -14,7 +14,7 @@ from randeigen.backend.arrays import apart, as_float64, as_host, joined, like, t
 from randeigen.backend.batched import beside, namespace, where_true
 from randeigen.backend.chunking import (
     CHUNK_GROUP_NUMBERS,
-    DEVICE_PIECES,
+    DEVICE_GRAM_NUMBERS,
     MAX_BLOCK_COLUMNS,
     MAX_COPY_BYTES,
     MIXED_NUMBERS,
@@ -31,7 +31,7 @@ from randeigen.combine import (
     need_full_pass_if_hostile,
 )
 from randeigen.geometry.gram_accumulator import GramAccumulator
-from randeigen.geometry.gram_batch import measured_batch
+from randeigen.geometry.gram_batch import measured_batch, slices_of
 from randeigen.types import (
     AfterMixing,
     Array,
@@ -143,8 +143,8 @@ class _Chunks:
     def __call__(self, columns: slice, block: Block) -> Any:
         """Chunks are counted from column 0; a block that cuts one has two shorter ones."""
         n, chunk, on_host = block.shape[0], self.plan.chunk, isinstance(block, np.ndarray)
-        most = CHUNK_GROUP_NUMBERS * (1 if on_host else DEVICE_PIECES)
-        step = max(min(most // (n * chunk), most // (8 * n * n)), 1) * chunk
+        most = min(CHUNK_GROUP_NUMBERS // (n * chunk), CHUNK_GROUP_NUMBERS // (8 * n * n))
+        step = max(most if on_host else DEVICE_GRAM_NUMBERS // (n * n), 1) * chunk
         cuts = [
             columns.start,
             *range(columns.start // chunk * chunk + step, columns.stop, step),
@@ -159,27 +159,32 @@ class _Chunks:
     def _group(self, group: tuple[int, Block]) -> Any:
         """(b,) the answer for the chunks from this column on."""
         start, block = group
-        (n, width), chunk, numbers = block.shape, self.plan.chunk, as_float64(block)
-        answer, head = numbers.sum(0), min(-start % chunk, width)
+        (n, width), chunk = block.shape, self.plan.chunk
+        block = as_float64(block) if isinstance(block, np.ndarray) else block  # on a GPU slice by slice
+        answer, head = as_float64(block[0]), min(-start % chunk, width)
         whole = (width - head) // chunk
         body = slice(head, head + whole * chunk)
         batched = np.zeros(whole, dtype=bool)
         if whole and n >= MIN_BATCHED_ROWS:
-            pieces = numbers[:, body].reshape(n, whole, chunk).swapaxes(0, 1)
+            pieces = block[:, body].reshape(n, whole, chunk).swapaxes(0, 1)
             weights, batched = self._weights(pieces, (start + head) // chunk)
-            answer[body] = (weights[:, None] @ pieces).reshape(-1)
+            at = 0
+            for some in slices_of(pieces, in_float64=True):
+                means = (weights[at : at + len(some), None] @ some).reshape(-1)
+                answer[head + at * chunk : head + at * chunk + len(means)] = means
+                at += len(some)
         alone = [slice(head + k * chunk, head + (k + 1) * chunk) for k in np.flatnonzero(~batched).tolist()]
-        for at in (slice(0, head), *alone, slice(body.stop, width)):
-            if at.start < at.stop:
-                answer[at] = beside(self._alone(to_host_float64(numbers[:, at]), start + at.start), answer)
+        for cut in (slice(0, head), *alone, slice(body.stop, width)):
+            if cut.start < cut.stop:
+                answer[cut] = beside(self._alone(to_host_float64(block[:, cut]), start + cut.start), answer)
         return answer
 
     def _weights(self, pieces: Any, first: int) -> tuple[Any, Mask]:
         """(p, n) the weights in chunks from number `first` on, and which of these could be measured so."""
         rng = np.random.default_rng([self.plan.seed, CHUNK_PIVOT_KEY])
         with np.errstate(all="ignore"):
-            batch, measured = measured_batch(pieces, rng)
-            weights, index = namespace(pieces).zeros_like(pieces[:, :, 0]), where_true(measured)
+            batch, measured = measured_batch(pieces, rng, in_float64=True)
+            weights, index = namespace(pieces).zeros_like(batch.prior_weights), where_true(measured)
             if len(index):
                 weights[index] = self.plan.weights_of_many(batch.take(index), first + as_host(index))
         return weights, as_host(measured)

@@ -158,3 +158,16 @@ def test_medians_of_some_are_numpys() -> None:
     ]
     np.testing.assert_allclose(medians(values, counted), expected)
     np.testing.assert_allclose(medians(values), np.median(values, axis=1))
+
+
+def test_chunks_of_a_tensor_are_those_of_an_array() -> None:
+    torch = pytest.importorskip("torch")
+    rows = np.random.default_rng(3).standard_normal((12, 1030)).astype(np.float32)
+    rows[:2] += 0.5
+    rule = ChunkedFiltering(f=2, chunk=100, sigma=0.5)
+    combiner = as_combiner(rule.decide(None, 2, np.random.default_rng(0)).combine)
+    for columns in (slice(0, 1030), slice(100, 700)):
+        block = rows[:, columns]
+        np.testing.assert_allclose(
+            np.asarray(combiner(columns, torch.from_numpy(block.copy()))), combiner(columns, block), atol=1e-6
+        )

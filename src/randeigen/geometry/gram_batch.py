@@ -158,7 +158,7 @@ def slices_of(pieces: Any, in_float64: bool) -> Iterator[Any]:
     step = max(most // (n * width), 1)
     for start in range(0, p, step):
         some = pieces[start : start + step]
-        yield as_float64(some) if in_float64 else some
+        yield as_float64(some) if in_float64 and some.dtype.itemsize < 8 else some
 
 
 def _measured(pieces: Any, three: list[int], pairs: tuple[Indices, ...]) -> tuple[Numbers, Flags]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from randeigen.backend.arrays import UNIT_ROUNDOFF, as_host, as_host_array, joined
 from randeigen.backend.batched import beside, namespace, stacked
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, parallel_map
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_GRAM_NUMBERS, parallel_map
 from randeigen.backend.device_blocks import as_matrices
 from randeigen.combine import RowSizes, WeightedSum
 from randeigen.geometry.gram_batch import slices_of
@@ -21,7 +21,6 @@ from randeigen.types import Array, Block, Index, Mask, Progress, Rows
 
 KEPT = -1  # the key of the sum of columns that keep the weights of the whole rows
 GRAM_NUMBERS = 2**18  # numbers of the Gram matrices that are judged together: they fit a core's own cache
-DEVICE_GRAM_NUMBERS = 2**23  # on a GPU, where a verdict is thousands of launches however many parts it is on
 
 
 class PartsJudge(Protocol):
