@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from randeigen.distributed import Guard, all_reduce
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        spawn(rank_main, (asked.ranks, asked.steps, folder), asked.ranks)
+        start_processes(rank_main, (asked.ranks, asked.steps, folder), asked.ranks, start_method="fork")
         record = json.loads((Path(folder) / "record.json").read_text())
     record["made_with"] = made_with() | {"cores": os.cpu_count(), "load": os.getloadavg()}
     print(json.dumps(record, indent=1))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from randeigen.distributed import Exchange, Guard, all_reduce
+from randeigen.distributed import Exchange, Guard, OuterStep, all_reduce
 from randeigen.distributed.peers import Peers
 
 
@@ -207,3 +207,35 @@ def broken_owner(rank: int, steps: int) -> list[tuple[int, ...]]:
     finally:
         Peers.gather = gather  # type: ignore[method-assign]
     return found
+
+
+def local_training(fault: float, momentum: float, rounds: int = 2) -> dict[str, Any]:
+    """Rounds of local SGD in which rank 1 has a fault: where each came, and the parameters in the end."""
+    torch.manual_seed(0)
+    net = nn.Linear(6, 4)
+    options = {"lr": 1.0, "momentum": momentum}
+    outer = OuterStep(net, Guard(f=1), (lambda ps: torch.optim.SGD(ps, **options)) if momentum else None)
+    moved, exchanges = [], []
+    for number in range(rounds):
+        before = torch.cat([p.detach().reshape(-1).clone() for p in net.parameters()])
+        generator = torch.Generator().manual_seed(10 * number + dist.get_rank())
+        factor = fault if dist.get_rank() == 1 else 1.0
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(factor * (0.1 + 0.02 * torch.randn(p.shape, generator=generator)))
+        moved.append((before - torch.cat([p.detach().reshape(-1) for p in net.parameters()])).numpy())
+        exchanges.append(shown(outer.step()))
+    end = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+    return {"moved": moved, "exchanges": exchanges, "end": end.numpy(), "before": before.numpy()}
+
+
+def local_training_with_two_faults() -> dict[str, Any]:
+    """An outer step in which two ranks of four have come to NaN."""
+    torch.manual_seed(0)
+    net = nn.Linear(6, 4)
+    start = net.weight.detach().clone()
+    outer = OuterStep(net, Guard(f=1))
+    with torch.no_grad():
+        net.weight.add_(torch.nan if dist.get_rank() < 2 else 1.0)
+    exchange = outer.step()
+    return {"skipped": exchange.skipped, "start": start.numpy(), "end": net.weight.detach().numpy()}

@@ -18,7 +18,7 @@ from typing import Any
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.tensor", "randeigen.distributed", "rank_jobs"]
+    ["torch", "torch._dynamo", "torch.distributed.tensor", "randeigen.distributed", "rank_jobs", "fault_jobs"]
 )
 JOB_SECONDS = 60.0
 

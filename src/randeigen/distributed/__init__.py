@@ -19,6 +19,7 @@ except ImportError:
     ) from None
 from randeigen.distributed.exchange import Exchange
 from randeigen.distributed.guard import Guard, all_reduce
+from randeigen.distributed.outer_step import OuterStep
 from randeigen.distributed.sharded import aggregate
 
-__all__ = ["Exchange", "Guard", "aggregate", "all_reduce"]
+__all__ = ["Exchange", "Guard", "OuterStep", "aggregate", "all_reduce"]
