@@ -158,9 +158,11 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
     """
     fair = geometry.prior_weights / geometry.prior_weights.sum()
     cut = np.flatnonzero(weights < CUT_SHARE * fair)
-    kept = np.flatnonzero((weights >= CUT_SHARE * fair) & (weights > 0))
     least = max(MIN_GROUP_SIZE, math.ceil(min(geometry.n / 10, math.floor(f / 2) + 1)))
-    if cut.size < least or kept.size < 2:
+    if cut.size < least:
+        return []
+    kept = np.flatnonzero((weights >= CUT_SHARE * fair) & (weights > 0))
+    if kept.size < 2:
         return []
     cut, kept = cut[:MAX_ROWS_COMPARED], kept[:: -(-kept.size // MAX_ROWS_COMPARED)]
     among_kept, among_cut = geometry.take(kept), geometry.take(cut)

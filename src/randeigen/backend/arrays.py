@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import COMPARED_NUMBERS
+from randeigen.backend.chunking import COMPARED_NUMBERS, DEVICE_COMPARED_NUMBERS
 from randeigen.backend.device_blocks import Leaves
 from randeigen.types import Array, Block
 
@@ -208,9 +208,9 @@ def copy(target: Any, source: Any) -> None:
 
 def apart(first: Any, second: Any) -> float:
     """The distance between two vectors of any dtypes, whatever their size; a piece at a time, in float64."""
-    total = 0.0
-    for start in range(0, len(first), COMPARED_NUMBERS):
-        here, there = (_in_float64(vector[start : start + COMPARED_NUMBERS]) for vector in (first, second))
+    total, step = 0.0, COMPARED_NUMBERS if on_host(first) else DEVICE_COMPARED_NUMBERS
+    for start in range(0, len(first), step):
+        here, there = (_in_float64(vector[start : start + step]) for vector in (first, second))
         between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
         peak = abs(between).max()
         largest = float(peak)

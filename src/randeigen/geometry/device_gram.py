@@ -28,7 +28,7 @@ from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.types import Array, Block, TopDirection
 
 # Rows up to which the covariance is formed, and directions are found to rounding; of more a subspace is kept.
-MAX_COVARIANCE_ROWS = 4096
+MAX_COVARIANCE_ROWS = 1024
 PLAIN_SQUARES = 2.0**-150, 2.0**200  # squared norms that are left in the caller's units
 
 

@@ -25,7 +25,7 @@ TINY = float(np.finfo(float).tiny)
 # By a block of directions.
 SEMICIRCLE = 2.2  # standard deviations from the middle to the end of an isotropic spectrum, with some room
 TARGET_GROWTH = 1e13  # factor that the top must gain on the bulk to be exact
-SETTLING_GROWTH = 1e3  # factor after which it is known, but for the last digits, how large the top is
+SETTLING_GROWTH = 1e2  # factor after which it is known, but for the last digits, how large the top is
 SETTLED_RESIDUAL = 1e-2  # of what tells eigenvalues apart, where it matters only how large the top one is
 MAX_CHEBYSHEV_DEGREE = 48  # products to get there; a Rayleigh-Ritz step costs as much as ten
 EARLY_CHECK_DEGREE = 8  # products after which a top eigenvalue outside the bulk has begun to grow

@@ -11,7 +11,7 @@ import numpy as np
 
 from randeigen.backend.cuda.gram import triton_dtype
 from randeigen.backend.cuda.language import jit, launch, tl
-from randeigen.backend.cuda.tables import alignment, on_device, places, processors
+from randeigen.backend.cuda.tables import VECTOR_BYTES, places, processors
 from randeigen.types import Array
 
 
@@ -36,18 +36,21 @@ def weighted_sum(
 
     shape = shape or Shape()
     found, n = places(block, shape.columns), block.shape[0]
-    padded = np.zeros(-(-n // shape.rows) * shape.rows)
-    padded[:n] = weights
-    outputs = np.array([answer.data_ptr() for answer in answers], np.int64)
-    w, there = on_device(block.device, padded, outputs)
+    m = -(-n // shape.rows) * shape.rows
+    table, outputs = np.zeros(m + len(answers)), [answer.data_ptr() for answer in answers]
+    table[:n] = weights
+    table[m:].view(np.int64)[:] = outputs
+    aligned = found.align == VECTOR_BYTES and not any(place % VECTOR_BYTES for place in outputs)
+    weights_and_places = torch.from_numpy(table).to(block.device, non_blocking=True)
     programs = min(processors(block.device) * shape.programs, found.steps)
     events = torch.empty((programs, 2), dtype=torch.float64, device=block.device)
     launch(
         _sum_kernel, (programs,), block.device,
-        (w, found.addresses, found.lengths, found.before, there, events, found.base, found.leaves, n),
+        (weights_and_places, found.addresses, found.lengths, found.before, events, found.base,
+         found.leaves, n, m),
         {"DTYPE": triton_dtype(block.dtype), "OUT": triton_dtype(answers[0].dtype),
          "SUM": tl.float64 if wide or block.dtype.itemsize == 8 else tl.float32,
-         "ALIGN": min(found.align, alignment(block, outputs)), "ONE_LEAF": found.leaves == 1,
+         "ALIGN": VECTOR_BYTES if aligned else block.dtype.itemsize, "ONE_LEAF": found.leaves == 1,
          "COLUMNS": shape.columns, "ROWS_AT_ONCE": shape.rows},
         num_warps=shape.warps,
     )  # fmt: skip
@@ -85,13 +88,16 @@ def _step(
     return overflowed, moved
 
 
-@jit(do_not_specialize=["base", "leaves", "n"])
+@jit(do_not_specialize=["base", "leaves", "n", "m"])
 def _sum_kernel(
-    weights, pointers, lengths, steps_before, answers, events, base: tl.int64, leaves, n,
+    weights, pointers, lengths, steps_before, events, base: tl.int64, leaves, n, m,
     DTYPE: tl.constexpr, OUT: tl.constexpr, SUM: tl.constexpr, ALIGN: tl.constexpr, ONE_LEAF: tl.constexpr,
     COLUMNS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
+    answers = (weights + m).to(
+        tl.pointer_type(tl.int64), bitcast=True
+    )  # where they are is behind the weights
     overflowed = tl.zeros((COLUMNS,), tl.int32)
     moved = tl.zeros((COLUMNS,), tl.float64)
     for leaf in range(1 if ONE_LEAF else leaves):
