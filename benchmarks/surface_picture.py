@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.surface_limits import DTYPES
+from benchmarks.surface_limits import DTYPES, MEMORY_NUMBERS
 from randeigen import plotting
 from studies.documents import redraw as redraw_document
 
 COLOUR_LIMITS = (1.0, 100.0)  # means
 TITLES = {"cpu": "Two CPU cores", "cuda": "One H200"}
 FORMS = ("matrix", "vectors", "state_dicts", "files")
+ROWS = (("up to 128 rows", 1, 128), ("129 to 1,000 rows", 129, 1000), ("more rows", 1001, 10**9))
 
 
 def redraw(root: Path, records: Mapping[str, Path]) -> int:
@@ -33,15 +34,54 @@ def redraw(root: Path, records: Mapping[str, Path]) -> int:
         parts.append(table(record["cells"]))
     if found:
         redraw_document(root / "docs/costs.md", {"surface": "\n\n".join(parts)})
+        read = {device: json.loads(path.read_text()) for device, path in found.items()}
+        redraw_document(root / "README.md", {"surface": ranges(read)})
     return 0 if found else 1
+
+
+def ranges(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """From the cheapest cell to the dearest, by the number of rows, on each machine."""
+    kept = {
+        device: [cell for cell in record["cells"] if _is_default(cell)] for device, record in records.items()
+    }
+    lines = [f"| | {' | '.join(TITLES[device] for device in kept)} |", "|---|" + "---:|" * len(kept)]
+    for name, few, many in ROWS:
+        chosen = [[cell for cell in cells if few <= cell["n"] <= many] for cells in kept.values()]
+        large = [[cell["means"] for cell in cells if _is_large(cell)] for cells in chosen]
+        lines.append(f"| {name}, means | {' | '.join(map(_range, large))} |")
+    small = [[cell["median_ms"] for cell in cells if not _is_large(cell)] for cells in kept.values()]
+    lines.append(f"| rows that fit a cache, ms | {' | '.join(map(_range, small))} |")
+    machines = "; ".join(
+        f"{TITLES[device]}: {_machine(record, device)}" for device, record in records.items()
+    )
+    about = "From the cheapest cell to the dearest: every form and dtype, 4 to 10,000 rows (`results/surface-*`):"
+    return "\n".join([about, "", *lines, "", f"{machines}."])
+
+
+def _is_default(cell: Mapping[str, Any]) -> bool:
+    return (cell["rule"], cell["geometry"]) == ("randeigen", "auto")
+
+
+def _is_large(cell: Mapping[str, Any]) -> bool:
+    """Whether a mean of the rows comes from memory, not from a cache."""
+    return bool(cell["n"] * cell["d"] >= MEMORY_NUMBERS)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{_short(min(values))} to {_short(max(values))}" if values else "not measured"
+
+
+def _machine(record: Mapping[str, Any], device: str) -> str:
+    with_ = record["made_with"]
+    cores = f"{record['cores']} cores of {with_['processor']}"
+    return f"{with_['gpu']} beside {cores}" if device == "cuda" else cores
 
 
 def sentence(record: Mapping[str, Any], path: Path) -> str:
     """How many cells hold, and on which machine."""
     limited = [cell for cell in record["cells"] if cell["limit_ms"] is not None]
     held, with_ = sum(not cell["misses"] for cell in limited), record["made_with"]
-    cores = f"{record['cores']} cores of {with_['processor']}"
-    machine = f"{with_['gpu']} beside {cores}" if path.stem.endswith("h200") else cores
+    machine = _machine(record, "cuda" if path.stem.endswith("h200") else "cpu")
     return (
         f"{machine}, numpy {with_['numpy']}, commit {with_['commit']} (`results/{path.name}`): of "
         f"{len(record['cells'])} cells {len(limited)} have a limit, and {held} keep to it."

@@ -69,6 +69,10 @@ class Record:
 
 def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
     """Fill `found`, one entry per step, so that a row that never ends can be given up."""
+    if is_usual_tensor(record) and record.ndim:
+        found.entries.append((path, record.device, record.shape, record.dtype))
+        found.leaves.append(record)
+        return
     if len(path) > MAX_DEPTH:
         raise Unreadable(f"is nested deeper than {MAX_DEPTH} levels", "pass flat records", path[:2])
     children: Iterator[tuple[Any, Any]]

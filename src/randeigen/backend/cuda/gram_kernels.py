@@ -44,7 +44,7 @@ def _step(
             a = tl.where(live_i, a.to(tl.float32) - pivot, tl.where(origin_i, away, 0.0))
         if SPLIT:
             if (ONE_TILE and TILE == 128) and not PIVOT:
-                a = a * one  # through registers: what is split where it was loaded takes a tenth longer
+                a = a * one  # into registers, as where a pivot is subtracted: that kernel was the faster one
             a_hi = a.to(tl.bfloat16)
             a_lo = a - a_hi.to(tl.float32)
             if ONE_TILE:  # hi·(2 lo)', made symmetric afterwards, is hi·lo' + lo·hi'

@@ -95,9 +95,8 @@ def _sum_kernel(
     COLUMNS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
-    answers = (weights + m).to(
-        tl.pointer_type(tl.int64), bitcast=True
-    )  # where they are is behind the weights
+    # Where the answers are is in the same table, behind the weights.
+    answers = (weights + m).to(tl.pointer_type(tl.int64), bitcast=True)
     overflowed = tl.zeros((COLUMNS,), tl.int32)
     moved = tl.zeros((COLUMNS,), tl.float64)
     for leaf in range(1 if ONE_LEAF else leaves):
