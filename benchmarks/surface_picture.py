@@ -54,7 +54,7 @@ def ranges(records: Mapping[str, Mapping[str, Any]]) -> str:
     machines = "; ".join(
         f"{TITLES[device]}: {_machine(record, device)}" for device, record in records.items()
     )
-    about = "From the cheapest cell to the dearest: every form and dtype, 4 to 10,000 rows (`results/surface-*`):"
+    about = "The cheapest cell and the dearest, every form and dtype, 4 to 10,000 rows (`results/surface-*`):"
     return "\n".join([about, "", *lines, "", f"{machines}."])
 
 
