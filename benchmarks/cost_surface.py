@@ -15,19 +15,20 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.surface_limits import Cell, cells, limit_ms
 from randeigen import RandEigen, rules, timing
+from randeigen.rows.write import replacing
 from studies.provenance import made_with
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = {"cpu": ROOT / "results/surface-cpu.json", "cuda": ROOT / "results/surface-h200.json"}
 REPEATS, QUICK_REPEATS = 9, 3
-MAX_SECONDS = {"cpu": 1.0, "cuda": 0.5}  # of calls timed in one cell
+MAX_SECONDS = {"cpu": 1.0, "cuda": 0.3}  # of calls timed in one cell
 EPS = 0.1
 RULES = {
     "randeigen": RandEigen(EPS),
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return redraw(ROOT, RECORDS)
     chosen = [cell for cell in cells(options.device) if cell.has(options.only)]
-    chosen.sort(key=lambda cell: not cell.is_limited(options.device))
+    chosen.sort(key=lambda cell: (not cell.is_limited(options.device), cell.form == "matrix"))
     if options.quick:
         chosen = [cell for cell in chosen if cell.is_limited(options.device)]
     if not chosen:
@@ -101,17 +102,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"no cell has {' and '.join(options.only)}; a cell reads like {cells(options.device)[0].words()}"
         )
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
-    measured = measure(chosen, options.device, repeats, options.minutes)
     out = options.out or (None if options.only or options.quick else RECORDS[options.device])
-    if out:
-        record = {
-            "cells": [one.record() for one in measured],
-            "left_out": len(chosen) - len(measured),
-            "eps": EPS,
-            "cores": len(os.sched_getaffinity(0)),
-            "made_with": made_with(),
-        }
-        out.write_text(json.dumps(record, indent=1) + "\n")
+    measured: list[Measured] = []
+    made: dict[str, str] = {}
+    for one in measure(chosen, options.device, repeats, options.minutes):
+        measured.append(one)
+        if out:  # after every cell: a run that is ended early has its record
+            made = made or made_with()
+            write(out, measured, len(chosen), made)
     missed = [one for one in measured if one.misses()]
     for one in missed:
         print(
@@ -123,9 +121,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if missed else 0
 
 
-def measure(chosen: Sequence[Cell], device: str, repeats: int, minutes: float = math.inf) -> list[Measured]:
+def write(out: Path, measured: Sequence[Measured], cells: int, made: Mapping[str, str]) -> None:
+    """The record of so many cells, whole or not at all."""
+    record = {
+        "cells": [one.record() for one in measured],
+        "left_out": cells - len(measured),
+        "eps": EPS,
+        "cores": len(os.sched_getaffinity(0)),
+        "made_with": made,
+    }
+    with replacing(out) as file:
+        file.write((json.dumps(record, indent=1) + "\n").encode())
+
+
+def measure(
+    chosen: Sequence[Cell], device: str, repeats: int, minutes: float = math.inf
+) -> Iterator[Measured]:
     """Every cell in turn, while there is time; a line is printed as soon as a cell is done."""
-    measured: list[Measured] = []
     began = time.perf_counter()
     for number, cell in enumerate(chosen, 1):
         if time.perf_counter() - began > 60 * minutes:
@@ -141,7 +153,7 @@ def measure(chosen: Sequence[Cell], device: str, repeats: int, minutes: float = 
             repeats=repeats,
             max_seconds=MAX_SECONDS[device],
         )[0]
-        measured.append(one := Measured(cell, found))
+        one = Measured(cell, found)
         limit = one.limit()
         print(
             f"{number:>3}/{len(chosen)} {time.perf_counter() - began:5.0f} s  {cell.words():<62}"
@@ -150,7 +162,7 @@ def measure(chosen: Sequence[Cell], device: str, repeats: int, minutes: float = 
             + ("" if limit is None else f"  limit {limit:.2f} ms" + ("  MISSES" if one.misses() else "")),
             flush=True,
         )
-    return measured
+        yield one
 
 
 if __name__ == "__main__":

@@ -132,6 +132,6 @@ def _named(device: str) -> Iterator[Cell]:
             yield Cell("matrix", "float32", n, d, geometry="gram")
         yield from (Cell("matrix", "float32", n, d, "published") for n, d in ((100, 2**18), (1000, 2**16)))
         yield from (Cell("files", dtype, 16, 2**22) for dtype in DTYPES)
-        yield from (Cell("files", "float32", n, d) for n, d in ((16, 2**24), (16, 2**26), (4, 2**26)))
+        yield from (Cell("files", "float32", n, d) for n, d in ((16, 2**24), (4, 2**26)))
         yield Cell("matrix", "float32", 50, 2**18, "chunked-filtering")
     yield from (Cell("matrix", "float32", 100, 320_000, rule) for rule in CHUNKED_RULES)
