@@ -89,8 +89,11 @@ class RandEigen(Rule):
             top = geometry.top_direction(w, ISOTROPY_TOLERANCE)
             history.add_round(w, top.variance)
             room = float(w.sum()) - floor
+            if stop := _stop(geometry, w, top, room, f):
+                break
             share = removal_share(top, w)
-            if stop := _stop(geometry, w, top, share, room, f):
+            if not share.any():  # all rows have the same projection
+                stop = Stop.IDENTICAL_ROWS
                 break
             if past == patient:
                 pace = room / hurried
@@ -186,13 +189,12 @@ def _floor(prior: Array, f: int) -> float:
     return max(total - 2 * corruptible(prior, f)[0], total / prior.size)
 
 
-def _stop(geometry: Geometry, w: Array, top: TopDirection, share: Array, room: float, f: int) -> Stop | None:
+def _stop(geometry: Geometry, w: Array, top: TopDirection, room: float, f: int) -> Stop | None:
     if f == 0:
         return Stop.DIRECT
     if np.count_nonzero(w) < 2:
         return Stop.TOO_FEW_ROWS
-    # What is left of the variance is rounding, or all rows have the same projection.
-    if top.variance <= geometry.rounding_error(w) or not share.any():
+    if top.variance <= geometry.rounding_error(w):  # what is left of the variance is rounding
         return Stop.IDENTICAL_ROWS
     if top.variance <= ISOTROPY_TOLERANCE * top.typical_row_variance:
         return Stop.ISOTROPIC
