@@ -50,7 +50,7 @@ def ranges(records: Mapping[str, Mapping[str, Any]]) -> str:
         large = [[cell["means"] for cell in cells if _is_large(cell)] for cells in chosen]
         lines.append(f"| {name}, means | {' | '.join(map(_range, large))} |")
     small = [[cell["median_ms"] for cell in cells if not _is_large(cell)] for cells in kept.values()]
-    lines.append(f"| rows that fit a cache, ms | {' | '.join(map(_range, small))} |")
+    lines.append(f"| fewer than 21 million numbers in all, ms | {' | '.join(map(_range, small))} |")
     machines = "; ".join(
         f"{TITLES[device]}: {_machine(record, device)}" for device, record in records.items()
     )
@@ -84,7 +84,8 @@ def sentence(record: Mapping[str, Any], path: Path) -> str:
     machine = _machine(record, "cuda" if path.stem.endswith("h200") else "cpu")
     return (
         f"{machine}, numpy {with_['numpy']}, commit {with_['commit']} (`results/{path.name}`): of "
-        f"{len(record['cells'])} cells {len(limited)} have a limit, and {held} keep to it."
+        f"{len(record['cells'])} cells {len(limited)} have a limit, and {held} keep to it; "
+        f"{record['left_out']} more cells were left out for want of time."
     )
 
 
