@@ -106,7 +106,7 @@ def test_rules_by_column_have_the_answer_of_a_cpu(dtype: str, n: int, rule: Any)
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("what", ["plain", "NaN", "offset", "large"])
-@pytest.mark.parametrize("n", [200, 700, 2100, 4200])
+@pytest.mark.parametrize("n", [200, 700, 2100])
 def test_many_rows_are_judged_on_the_device_as_on_a_cpu(dtype: str, what: str, n: int) -> None:
     rows = on_gpu(n, 5000, dtype)
     rows[: n // 10] += 0.5
