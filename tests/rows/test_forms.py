@@ -622,3 +622,29 @@ def test_nothing_that_was_sent_is_changed_and_nothing_is_shared(form: str, tmp_p
         warnings.simplefilter("error")
         randeigen.aggregate(clients, f=1)
     assert repr(clients) == repr(before)
+
+
+def test_a_state_dict_unlike_the_one_before_it_is_read_for_itself() -> None:
+    def state(**other: Any) -> dict[str, Any]:
+        return {"a": torch.ones(3), "b": torch.zeros(2, 2), "k": torch.tensor(7), **other}
+
+    usual = [state() for _ in range(9)]
+    odd = [
+        {"b": torch.zeros(2, 2), "k": torch.tensor(7), "a": torch.ones(3)},  # in another order
+        state(a=torch.ones(3, dtype=torch.float64)),
+        state(a=torch.ones(3, requires_grad=True)),
+        OrderedDict(state()),
+        state(a=torch.ones(4)),
+        state(a=torch.ones(3, device="meta")),
+        state(a=np.ones(3)),
+        {"a": torch.ones(3), "b": torch.zeros(2, 2)},
+        state(k=torch.tensor(7.0)),
+        state(c=torch.ones(1)),
+    ]
+    for position in (0, 4, 9):
+        for number, row in enumerate(odd):
+            rows = as_rows([*usual[:position], row, *usual[position:]])
+            assert list(rows.unusable) == ([position] if number > 3 else [])
+            assert rows.d == 7
+            ((_, block),) = rows.blocks()
+            assert np.isfinite(np.asarray(block)).all(1).sum() == 9 + (number <= 3)

@@ -11,7 +11,17 @@ from randeigen.backend.arrays import wider
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, difference, kind_name, leaves_of, none_readable, unreadable
 from randeigen.rows.leaves import winner_of
-from randeigen.rows.walk import Path, Record, Unreadable, class_name, entry, numbers_of, walk
+from randeigen.rows.walk import (
+    Path,
+    Record,
+    Unreadable,
+    class_name,
+    entry,
+    numbers_of,
+    read_like,
+    state_dict_of,
+    walk,
+)
 
 Form: TypeAlias = frozenset[tuple[Any, ...]]  # what rows must share: paths, homes, shapes, kinds
 
@@ -82,12 +92,16 @@ def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:
         if row not in others:
             found = Record()
             open_rows[row] = found, walk(record, found)
-    step = FIRST_ENTRIES
+    step, latest = FIRST_ENTRIES, None
     while True:
         for row, (found, steps) in list(open_rows.items()):
             try:
-                if advanced(steps, step):
-                    join(reading, row, found)
+                if latest is not None and step == FIRST_ENTRIES and read_like(latest, records[row], found):
+                    reading.alike[latest.entries].append(row)
+                    reading.records[row] = found
+                    del open_rows[row]
+                elif advanced(steps, step):
+                    latest = state_dict_of(join(reading, row, found)) or latest
                     del open_rows[row]
             except Unreadable as why:
                 reading.refused[row] = why
@@ -114,7 +128,7 @@ def advanced(steps: Iterator[None], most: int) -> bool:
     return True
 
 
-def join(reading: Reading, row: int, found: Record) -> None:
+def join(reading: Reading, row: int, found: Record) -> Entries:
     """Group a row with those of equal entries; one without a leaf, or with a name twice, is unreadable."""
     entries = tuple(found.entries)
     if entries not in reading.alike:
@@ -128,6 +142,7 @@ def join(reading: Reading, row: int, found: Record) -> None:
     reading.alike[entries].append(row)
     found.entries = []  # every row of this form would hold an equal copy
     reading.records[row] = found
+    return entries
 
 
 def form_of(entries: Entries) -> Form:

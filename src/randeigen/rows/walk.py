@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -79,8 +79,7 @@ def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
     if isinstance(record, Mapping):
         ordered = isinstance(record, OrderedDict)
         found.entries.append((path, "ordered dict" if ordered else "dict"))
-        if ordered and type(getattr(record, "_metadata", None)) in (dict, OrderedDict):
-            found.metadata[path] = record._metadata  # type: ignore[attr-defined]
+        note_versions(record, found, path)
         children = ((plain_key(key), value) for key, value in record.items())
     elif isinstance(record, (list, tuple)):
         base: Any = list if isinstance(record, list) else tuple
@@ -104,6 +103,48 @@ def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
         else:
             yield from walk(value, found, (*path, key))
         yield
+
+
+class StateDict(NamedTuple):
+    """The form of a flat dict of tensors, as it was read from one: most others are like it."""
+
+    container: type
+    leaves: tuple[tuple[Any, ...], ...]  # (path, device, shape, dtype)
+    entries: tuple[tuple[Any, ...], ...]  # of a Record: the container first
+
+
+def state_dict_of(entries: tuple[tuple[Any, ...], ...]) -> StateDict | None:
+    """The form, if it is one."""
+    (_, *what), *leaves = entries
+    container = {("dict",): dict, ("ordered dict",): OrderedDict}.get(tuple(what))
+    flat = all(len(leaf) == 4 and len(leaf[0]) == 1 and leaf[1] is not None for leaf in leaves)
+    return StateDict(container, tuple(leaves), entries) if container and flat else None
+
+
+def read_like(form: StateDict, record: Any, found: Record) -> bool:
+    """Fill `found` where a record is just like another, as state_dicts of one model are."""
+    container: type = type(record)
+    if container is not form.container or len(record) != len(form.leaves):
+        return False
+    torch: Any = sys.modules["torch"]
+    tensor, dense, leaves = torch.Tensor, torch.strided, []
+    for (key, leaf), (path, home, shape, dtype) in zip(record.items(), form.leaves, strict=True):
+        if type(key) is not str or key != path[0] or type(leaf) is not tensor or leaf.dtype is not dtype:
+            return False
+        if leaf.shape != shape or leaf.requires_grad or leaf.layout is not dense or leaf.is_nested:
+            return False
+        if leaf.device != home or not (leaf.data_ptr() or not leaf.numel()):
+            return False
+        leaves.append(leaf)
+    found.leaves = leaves
+    note_versions(record, found)
+    return True
+
+
+def note_versions(record: Any, found: Record, path: Path = ()) -> None:
+    """Module versions, which a state_dict carries along."""
+    if isinstance(record, OrderedDict) and type(getattr(record, "_metadata", None)) in (dict, OrderedDict):
+        found.metadata[path] = record._metadata  # type: ignore[attr-defined]
 
 
 def is_usual_tensor(thing: Any) -> bool:
