@@ -50,7 +50,7 @@ class Records:
         self.paper = folder / "paper" if (folder / "paper").is_dir() else folder
 
     def runs(self, cell: Cell) -> tuple[Run, ...]:
-        """The longest record of each seed."""
+        """The longest record of each seed, from wherever it is."""
         words = described([cell.dataset, cell.attack, cell.rule, f"eps{cell.eps}"])
         found: dict[int, Run] = {}
         pattern = re.compile(rf"{re.escape(words)}-(?:rounds\d+|trained)-seed(\d+)\.json")
@@ -60,8 +60,10 @@ class Records:
                 run = _read(path, int(match[1]))
                 if run and (run.seed not in found or run.rounds > found[run.seed].rounds):
                     found[run.seed] = run
-        if not found and cell.experiment in ("table:images", "table:dfba", "table:sst2", "figure:4"):
-            found = {run.seed: run for run in self._other.get(_key(cell), ())}
+        if cell.experiment in ("table:images", "table:dfba", "table:sst2", "figure:4"):
+            for run in self._other.get(_key(cell), ()):
+                if run.seed not in found or run.rounds > found[run.seed].rounds:
+                    found[run.seed] = run
         return tuple(found[seed] for seed in sorted(found))
 
     def measured(self, cell: Cell) -> Measured | None:
