@@ -41,8 +41,8 @@ SETTINGS = {
     "trial": (2e-5, 1),
     "own": (None, None),
 }
-FILTERS = ("filtering-adaptive", "filtering", "no-regret", "no-regret-adaptive")
-PASSES = ("main", "parts", "long", "rules", "eps", "seeds", "parts-seeds", "eps-adaptive", "published")
+# What must be shown first; `large`, for an encoder of 109 million, and `small` are asked for by name.
+PASSES = ("main", "eps", "seeds", "rules", "parts", "long", "eps-more", "eps-seeds")
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ class Cell:
 def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     """All cells, the most important first. The unattacked mean of a seed comes before its other cells."""
     start = Cell("none", "mean", 0.0, rounds=rounds, encoder=encoder)
-    ours, baselines = ("randeigen", "randeigen-hybrid", "randeigen-rows"), FILTERS
-    hidras, eps_attacks = ("hidra", "hidra-adaptive"), ("ep-boosted", "ep", "ep-blended", "hidra")
+    ours = ("randeigen", "randeigen-hybrid", "randeigen-rows")
+    hidras, attacks = ("hidra", "hidra-adaptive"), ("ep-boosted", "hidra", "ep", "ep-blended")
+    grid = ("randeigen", "mean", "filtering", "no-regret", "published")
 
     def at(eps: float, attacks: Sequence[str], rules: Sequence[str], **more: Any) -> list[Cell]:
         return [replace(start, attack=a, rule=r, eps=eps, **more) for a in attacks for r in rules]
@@ -98,23 +99,34 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     kinds: dict[str, list[Cell]] = {
         "main": [
             *unattacked(("mean", "randeigen")),
-            *at(0.2, ("ep", "ep-boosted", "ep-blended", *hidras), ("mean", "randeigen")),
+            *at(0.2, attacks[:2], grid),
+            *at(0.2, (*attacks[2:], "hidra-adaptive"), ("mean", "randeigen")),
+            *at(0.2, attacks, ("randeigen-hybrid",)),
+        ],
+        "eps": [
+            cell
+            for eps in (0.1, 0.05, 0.15)
+            for cell in at(eps, attacks[:2], ("randeigen", "mean", "randeigen-hybrid", *grid[2:]))
+        ],
+        "rules": [
+            *unattacked((*ours[1:], *grid[2:])),
+            *at(0.2, attacks[2:], grid[2:]),
+            *at(0.2, hidras, ("filtering-adaptive", "no-regret-adaptive")),
+            *at(0.2, attacks[:1], ("filtering-adaptive", "no-regret-adaptive")),
         ],
         "parts": [
-            *unattacked(ours[1:]),
-            *at(0.2, ("ep", "ep-boosted", "ep-blended", *hidras, "hidra-rows"), ours[1:]),
+            *at(0.2, (*hidras, "hidra-rows"), ours[1:]),
+            *at(0.2, ("ep-boosted", "ep", "ep-blended"), ours[2:]),
             *at(0.2, ("hidra-rows",), ("mean", "randeigen")),
         ],
         "long": [
             *unattacked(("mean", "randeigen"), setting="long"),
-            *at(0.2, eps_attacks, ("mean", *ours[:2]), setting="long"),
+            *at(0.2, attacks, ("mean", *ours[:2]), setting="long"),
         ],
-        "rules": [*at(0.2, ("ep-boosted", *hidras, "ep", "ep-blended"), baselines), *unattacked(baselines)],
-        "eps": [cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, eps_attacks, ("randeigen", "mean"))],
-        "eps-adaptive": [
-            cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, hidras[1:], ("randeigen", "mean"))
+        "eps-more": [
+            cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, attacks[2:], ("randeigen", "mean"))
         ],
-        "published": [*at(0.2, ("ep-boosted", "hidra"), ("published",)), *unattacked(("published",))],
+        "large": [*unattacked(("mean", "randeigen")), *at(0.2, attacks[:1], ("mean", "randeigen"))],
         "trial": [
             replace(start, setting="trial"),
             *at(0.2, ("ep", "hidra"), ("mean", "randeigen-hybrid", "filtering-adaptive"), setting="trial"),
@@ -123,15 +135,10 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     small = replace(start, setting="own")
     kinds["small"] = [
         replace(small, attack=attack, rule=rule, eps=0.0 if attack == "none" else 0.2)
-        for rule in ("mean", *ours[:2], *baselines[:1], ours[2], *baselines[1:3])
+        for rule in ("mean", *ours[:2], "filtering-adaptive", ours[2], "filtering", "no-regret")
         for attack in ("none", "ep", "ep-boosted", "hidra", "hidra-adaptive", "ep-blended", "hidra-rows")
     ]
     kinds["seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"]]
-    kinds["parts-seeds"] = [
-        replace(cell, seed=seed)
-        for seed in (1, 2)
-        for cell in kinds["parts"]
-        if cell.rule == "randeigen-hybrid"
-    ]
+    kinds["eps-seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["eps"]]
     for name in passes:
         yield from kinds[name]

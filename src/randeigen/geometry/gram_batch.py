@@ -100,6 +100,14 @@ class GramBatch:
             allowances[some] = tops.allowances
         return TopDirections(variances, projections, medians(row_variances, weights > 0), allowances)
 
+    def variance_limits(self, weights: Numbers) -> Numbers:
+        """(p,) what no direction has more variance than, without a look at any: the Frobenius norm."""
+        covariances, _ = self.covariances(weights)
+        xp = namespace(covariances)
+        traces = xp.einsum("pii->p", covariances)
+        scaled = covariances / traces[:, None, None]
+        return traces * xp.sqrt(xp.einsum("pij,pij->p", scaled, scaled))
+
     def influence(self, weights: Numbers, factors: Numbers) -> Numbers:
         """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
         covariances, root_weights = self.covariances(weights)

@@ -118,7 +118,11 @@ class HybridJudge:
         self, batch: GramBatch, most: float, numbers: Index, geometry_of: Callable[[int], GramGeometry]
     ) -> list[tuple[Index, Judged]]:
         w = beside(np.tile(self.inner.prior, (batch.p, 1)), batch.gram)
-        variances = batch.top_directions(w).variances
+        some = where_true(~(batch.variance_limits(w) <= most * most))
+        if not len(some):
+            return []
+        batch, numbers = batch.take(some), numbers[as_host(some)]
+        variances = batch.top_directions(w[some]).variances
         out = where_true(variances > most * most)
         if not len(out):
             return []
@@ -132,8 +136,7 @@ class HybridJudge:
                 if self._worthwhile(each, variances[[k]]).all()
             ]
         own = np.flatnonzero(self._worthwhile(judged, variances)).tolist()
-        some = self.inner.batch(batch.take(own)) if own else None
-        return [(numbers[own], some._replace(gram=_gram(batch, own)))] if some else []
+        return [(numbers[own], judged.take(own)._replace(gram=_gram(batch, own)))] if own else []
 
     def _worthwhile(self, judged: Judged, variances: Array) -> Any:
         f = max(self.inner.assumed.f, 1)

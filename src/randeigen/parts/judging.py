@@ -37,6 +37,25 @@ class Judged(NamedTuple):
     stops: tuple[str, ...]
     gram: Array | None = None  # (n, n) inner products over all these parts, in a hybrid
 
+    def take(self, index: list[int]) -> Judged:
+        """Some of the parts."""
+
+        def influence(factors: Array) -> Array:
+            every = np.zeros(len(self.weights))
+            every[index] = factors
+            return self.influence(every)
+
+        return Judged(
+            self.weights[index],
+            self.scales[index],
+            self.variances[index],
+            self.rounding[index],
+            influence,
+            self.traces[index],
+            self.to_mean[index],
+            tuple(self.stops[k] for k in index),
+        )
+
 
 @dataclass(frozen=True)
 class Judge:
