@@ -21,10 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 PAGES = [*FRONT, *sorted(DOCS.rglob("*.md"))]
-# Whose blocks run, one after the other. tutorial.md, laboratory.md and training.md have tests of their own.
+# Whose blocks run, one after the other. The tutorial, walks, laboratory.md and training.md have other tests.
 RUN = ["index.md", "certificate.md", "how-to/*.md", "reference/*.md"]
 RUNNABLE = [page for pattern in RUN for page in sorted(DOCS.glob(pattern))]
-RUNNABLE = [page for page in RUNNABLE if "```python\n" in page.read_text()]
+WALKS = {"server-with-files.md", "researcher.md", "pytorch-trainer.md"}
+RUNNABLE = [page for page in RUNNABLE if "```python\n" in page.read_text() and page.name not in WALKS]
 FORMER = {"randeigen.learn", "randeigen.learn.TrainSpec", "randeigen.data"}  # the changelog's left column
 
 
