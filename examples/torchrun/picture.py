@@ -14,6 +14,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+MAX_SHOWN = 4.0  # of the loss
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -26,9 +28,13 @@ def main() -> None:
     for run, name, colour in ((plain, "DDP", "#c44e52"), (guarded, "DDP with Guard", "#2f6db3")):
         losses = [line["loss"] for line in run["log"]]
         left.plot(losses, color=colour, label=f"{name}: {run['log'][-1]['accuracy']:.0%} at the end")
-    left.set_yscale("log")
-    left.set(xlabel="step", ylabel="test loss", title=f"rank {plain['faulty']} flips bits in 10% of steps")
-    left.legend(frameon=False)
+        lost = next((step for step, loss in enumerate(losses) if not loss < MAX_SHOWN), None)
+        if lost is not None:
+            text = f" {losses[lost]:.0e} in step {lost}"
+            left.text(lost, 0.93 * MAX_SHOWN, text, color=colour, va="top")
+    left.set(ylim=(0, MAX_SHOWN), xlabel="step", ylabel="test loss")
+    left.set_title(f"rank {plain['faulty']} of {len(guarded['log'][0]['trust'])} flips bits")
+    left.legend(frameon=False, loc="center right")
     for rank in range(len(guarded["log"][0]["trust"])):
         faulty = rank == guarded["faulty"]
         right.plot(
@@ -36,8 +42,8 @@ def main() -> None:
             color="#c44e52" if faulty else "#9aa5b1",
             label=f"rank {rank}" + (", faulty" if faulty else ""),
         )
-    right.set(xlabel="step", ylabel="trust (1 is a full part)", title="guard.trust", ylim=(0, None))
-    right.legend(frameon=False)
+    right.set(xlabel="step", ylabel="trust (1 is a full part)", title="guard.trust", ylim=(0.5, 1.25))
+    right.legend(frameon=False, ncols=2)
     figure.savefig(asked.out, dpi=120)
 
 
