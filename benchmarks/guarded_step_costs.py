@@ -1,6 +1,7 @@
 """A data parallel step under Guard costs at most 1.25 of DDP's, and sends within 2% of its bytes.
 
     python -m benchmarks.guarded_step_costs --out results/guard-cpu.json
+    python -m benchmarks.guarded_step_costs --out results/guard-cpu.json --page docs/distributed.md
 
 A 10.0M-parameter MLP, batch 32 a rank, four ranks on gloo over loopback. Steps of DDP, of DDP with the hook
 and of backward alone are timed in turn, so that whatever else the machine does falls on all; medians are
@@ -30,6 +31,7 @@ from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from randeigen.distributed import Guard, all_reduce
+from studies.documents import redraw
 from studies.provenance import made_with
 
 MAX_STEPS, MAX_BYTES = 1.25, 1.02
@@ -41,7 +43,11 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--page", type=Path, help="a page with the markers guard-costs, redrawn from --out")
     asked = parser.parse_args()
+    if asked.page:
+        redraw(asked.page, {"guard-costs": table(json.loads(asked.out.read_text()))})
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         start_processes(rank_main, (asked.ranks, asked.steps, folder), asked.ranks, start_method="fork")
         record = json.loads((Path(folder) / "record.json").read_text())
@@ -50,6 +56,30 @@ def main() -> int:
     if asked.out:
         asked.out.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if record["step_ratio"] <= MAX_STEPS and record["bytes_ratio"] <= MAX_BYTES else 1
+
+
+def table(record: dict[str, Any]) -> str:
+    made = record["made_with"]
+    kinds = {
+        "backward_alone": "forward and backward alone",
+        "ddp": "DDP",
+        "guard": "DDP with Guard",
+        "backward_then_all_reduce": "backward, then `all_reduce(model, f=1)`",
+    }
+    lines = [f"| {text} | {record[f'{kind}_ms']:.0f} |" for kind, text in kinds.items()]
+    where = f"{made['cores']} cores, load {made['load'][0]:.0f}"
+    return "\n".join(
+        [
+            f"| a step, {record['parameters'] / 1e6:.1f}M parameters, {record['ranks']} ranks on gloo | ms |",
+            "|---|---:|",
+            *lines,
+            "",
+            f"With Guard a step takes {record['step_ratio']:.2f} of DDP's ({where}; where ranks share "
+            "cores, these are ratios and nothing finer), and each rank sends "
+            f"{record['guard_gradients']:.3f} gradients where an all-reduce sends "
+            f"{record['all_reduce_gradients']:.3f} (`results/guard-cpu.json`).",
+        ]
+    )
 
 
 def rank_main(rank: int, ranks: int, steps: int, folder: str) -> None:

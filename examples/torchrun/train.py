@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     run = train(asked.steps, guarded=not asked.plain)
     if dist.get_rank() == 0:

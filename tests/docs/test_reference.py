@@ -17,7 +17,10 @@ from randeigen import attacks, rules
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("randeigen", "randeigen.attacks", "randeigen.lab", "randeigen.rules", "randeigen.torch")
+MODULES = (
+    *("randeigen", "randeigen.attacks", "randeigen.distributed", "randeigen.lab", "randeigen.rules"),
+    "randeigen.torch",
+)
 NEVER_RAISE = {"declare", "info_of", "install", "search", "uninstall"}
 # These train a model or search for minutes, or need more than numpy and torch.
 LONG = {"EP", "GradientMatching", "Subpopulation", "Semidefinite"}

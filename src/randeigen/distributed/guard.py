@@ -257,6 +257,14 @@ def all_reduce(
         BadRows: Ranks hold tensors of different shapes or dtypes; on every rank.
         BadFraction: `eps` or `f` is more than so many ranks tolerate.
         TooManyCorrupt: More ranks are unusable than f; on every rank.
+
+    Examples:
+        >>> import torch, torch.distributed as dist, randeigen
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> row = torch.tensor([1.0, 2.0])
+        >>> randeigen.distributed.all_reduce(row, f=0).weights.tolist()  # with a single rank
+        [1.0]
+        >>> dist.destroy_process_group()
     """
     guard = Guard(eps, f=f, rule=rule, group=group, shards=shards, on_excess=on_excess, check=check)
     return guard.all_reduce(tensors, seed)

@@ -61,6 +61,17 @@ def aggregate(
         BadRows: There is no DTensor, placements differ, or some rank cannot read its part; on every rank.
         BadFraction: `eps` or `f` is outside what the rule tolerates.
         TooManyCorrupt: More rows are unusable than may be corrupt; on every rank.
+
+    Examples:
+        >>> import torch, torch.distributed as dist, randeigen
+        >>> from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> mesh = init_device_mesh("cpu", (1,))
+        >>> whole = [torch.full((4,), each) for each in (1.0, 2.0, 99.0)]
+        >>> rows = [{"w": distribute_tensor(each, mesh, [Shard(0)])} for each in whole]
+        >>> randeigen.distributed.aggregate(rows, f=1).kept.tolist()
+        [True, True, False]
+        >>> dist.destroy_process_group()
     """
     given = rule is None and (eps is None) != (f is None)
     chosen = RandEigen(eps, f) if given else as_rule(rule, eps, f)

@@ -256,7 +256,7 @@ def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
     """
     norms = squared_norms[np.isfinite(squared_norms)]
     distances = squared_distances[np.isfinite(squared_distances)]
-    if norms.size == 0 or distances.size == 0:
+    if norms.size < 2 or distances.size == 0:  # a lone row has no other to be near
         return False
     quartile = float(np.partition(distances, distances.size // 4)[distances.size // 4])
     return median(norms) > OFFSET_RATIO * max(quartile, 0.0)
