@@ -120,7 +120,8 @@ def test_other_rules_go_through_the_same_exchange(four: Ranks, rule: str) -> Non
         ("dtype", "BadRows", "rank 2 has 20 numbers in 2 tensors, bfloat16 first"),
         ("integers", "BadRows", "rank 2 passed what cannot be averaged"),
         ("nothing", "BadRows", "rank 2 passed what cannot be averaged"),
-        ("f", "BadParameter", "rank 2 asked for another rule, eps or f"),
+        ("f", "BadParameter", "rank 2 asked for another rule, eps, f or seed"),
+        ("seed", "BadParameter", "rank 2 asked for another rule, eps, f or seed"),
     ],
 )
 def test_a_rank_that_holds_something_else_is_an_error_on_every_rank(

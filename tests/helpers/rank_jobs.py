@@ -59,6 +59,8 @@ def reduce_unlike(kind: str, options: dict[str, Any]) -> Any:
         tensors = []
     elif odd and kind == "f":
         options = {"f": 0}
+    elif kind == "seed":
+        options = {**options, "seed": 7 if odd else 8}
     return shown(all_reduce(tensors, **options))
 
 

@@ -32,16 +32,16 @@ class Form(NamedTuple):
     tensors: int
     dtype: int  # index of the first tensor's in DTYPES
     digest: int  # of all shapes and dtypes in order
-    rule: int  # digest of the rule's name and what it assumes
+    rule: int  # digest of the rule's name, what it assumes, and the seed
 
     def __str__(self) -> str:
         name = str(DTYPES[self.dtype]).removeprefix("torch.")
         return f"{self.numbers:,} numbers in {self.tensors:,} tensors, {name} first"
 
 
-def form_of(tensors: Sequence[Tensor], rule: Rule, faulty: bool = False) -> Form:
+def form_of(tensors: Sequence[Tensor], rule: Rule, faulty: bool = False, seed: int | None = None) -> Form:
     """The form of what this rank holds."""
-    stated = f"{type(rule).__name__} eps={rule.eps} f={rule.f}"
+    stated = f"{type(rule).__name__} eps={rule.eps} f={rule.f} seed={seed}"
     if faulty:
         return Form(1, 0, 0, 0, 0, _digest(stated))
     listed = ";".join(f"{tuple(tensor.shape)}{tensor.dtype}" for tensor in tensors)
@@ -89,7 +89,9 @@ def _refuse(forms: Sequence[Form]) -> None:
         raise BadRows(f"all ranks must hold the same tensors: {found}; give every rank the same model.")
     usual_rule = Counter(rules).most_common(1)[0][0]
     unlike = [rank for rank, rule in enumerate(rules) if rule != usual_rule]
-    raise BadParameter(f"{_ranks(unlike)} asked for another rule, eps or f; ask for the same on all ranks.")
+    raise BadParameter(
+        f"{_ranks(unlike)} asked for another rule, eps, f or seed; ask for the same on all ranks."
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

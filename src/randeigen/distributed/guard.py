@@ -136,7 +136,7 @@ class Guard:
             problem = error
         if found:
             rows.device = found[0].tensor.device
-        form = form_of([tensor for tensor, _ in found], self.rule, problem is not None)
+        form = form_of([tensor for tensor, _ in found], self.rule, problem is not None, seed)
         try:
             coin = agree(form, rows.peers, rows.shards, rows.device)
         except RandEigenError as error:
