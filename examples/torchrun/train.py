@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import randeigen.distributed
+from randeigen.provenance import commit, versions
 
 FAULTY, OFTEN, BITS = 2, 0.3, 1e-3
 
@@ -81,7 +82,8 @@ def train(steps: int, guarded: bool) -> dict[str, Any]:
     if rank == 0:
         suspects = "" if guard is None else f", suspects {guard.suspects(below=0.85)}"
         print(f"accuracy {log[-1]['accuracy']:.1%}, loss {log[-1]['loss']:.3g}{suspects}")
-    return {"guarded": guarded, "faulty": FAULTY, "log": log}
+    made_with = {**versions(), "commit": commit()}
+    return {"made_with": made_with, "guarded": guarded, "faulty": FAULTY, "log": log}
 
 
 class Faulty:
