@@ -121,6 +121,11 @@ class RowSizes(NamedTuple):
         spread = float(weights @ geometry.squared_norms_from_pivot())
         return cls(math.sqrt(norm), math.sqrt(spread), geometry.scale)
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the origin may be too near or too far to be squared in the unit of float64 rows."""
+        return not 2.0**-440 < self.norm < 2.0**440
+
 
 class WeightedSum:
     """Σ wᵢ xᵢ of block after block. Rows outside the runs are skipped, not multiplied: 0 · NaN is NaN."""
@@ -135,6 +140,7 @@ class WeightedSum:
         self._itemsize, self._wide = 8, False
         self._terms = self._count  # that are added up in one precision
         self._clipped: list[float] = []  # how far parts of a sum lay beyond the largest number
+        self._largest, self._columns = 0.0, 0  # of the sums, where the norms of the rows are doubtful
 
     def into(self, place: Any, block: Block) -> float | None:
         """Sum a block straight into the output's memory, at memory speed: how far its dtype moved the sum.
@@ -142,7 +148,7 @@ class WeightedSum:
         None if that cannot be done. Leaves are summed into as many places.
         """
         in_float64 = self.in_float64(block)
-        if place is None:
+        if place is None or self._looks_at_sums():
             return None
         if isinstance(block, np.ndarray):
             fits = isinstance(place, np.ndarray) and not in_float64
@@ -170,7 +176,8 @@ class WeightedSum:
         off = (
             (self._terms + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
         )
-        return moved + clipped + off * self._size.norm * self._size.scale
+        of_sums = off * self._largest * math.sqrt(self._columns) / float(self.weights.sum() or 1.0)
+        return moved + clipped + off * self._size.norm * self._size.scale + of_sums
 
     def _smallest_visible(self) -> float:
         """The least that a certificate shows; the top one of m directions has at least spread/sqrt(m)."""
@@ -193,7 +200,17 @@ class WeightedSum:
             self._weights_beside = like(self.weights, block)
         return self._weights_beside
 
+    def _looks_at_sums(self) -> bool:
+        return self._itemsize == 8 and self._size is not None and self._size.is_doubtful
+
     def __call__(self, block: Block) -> Any:
+        total = self._summed(block)
+        if self._looks_at_sums():  # they are as long as the rows, but for the rows' distances
+            self._largest = max(self._largest, largest_magnitude(total))
+            self._columns += total.shape[0]
+        return total
+
+    def _summed(self, block: Block) -> Any:
         wide = self.in_float64(block)
         if isinstance(block, np.ndarray):
             if wide:

@@ -95,9 +95,9 @@ class Union:
             bounds = scales * bounds_of_parts(held, variances)
             least = np.where(bounds > 0, SMALLEST_SQUARE, 0.0)
             self._squares += float(np.maximum(bounds**2, least).sum())
-            lines = weights * (scales**2 * variances / held.others)[:, None]
+            lines = weights * (scales**2 * (variances / held.others))[:, None]
             self._shares += np.where(weights > 0, np.maximum(lines, least[:, None]), 0.0).sum(0)
-            factors = np.where(moves, np.maximum(scales**2 / held.others**2, SMALLEST_SQUARE), 0.0)
+            factors = np.where(moves, np.maximum((scales / held.others) ** 2, SMALLEST_SQUARE), 0.0)
             self._moved += influence(factors)
             self._rounding += (factors * rounding) @ weights + SMALLEST_SQUARE
         self._columns += columns @ weights
@@ -119,11 +119,12 @@ class Union:
         """The third, for the rows' mean weights."""
         r = self.weights
         live = r > 0
-        if not np.isfinite(self._moved).all():
+        with np.errstate(all="ignore"):
+            roots = np.sqrt(r[live])
+            matrix = self._moved[np.ix_(live, live)] / roots[:, None] / roots
+            rounding = float((self._rounding[live] / r[live]).max())
+        if not np.isfinite(matrix).all():
             return math.inf
-        roots = np.sqrt(r[live])
-        top = float(np.linalg.eigvalsh(self._moved[np.ix_(live, live)] / roots[:, None] / roots)[-1])
+        top = float(np.linalg.eigvalsh(matrix)[-1])
         held = min(float(np.sort(r)[::-1][: self._f].sum()), 0.5)  # r·(1 − r) is largest at one half
-        return (
-            held * (1 - held) * (max(top, 0.0) * (1 + 1e-9) + float((self._rounding[live] / r[live]).max()))
-        )
+        return held * (1 - held) * (max(top, 0.0) * (1 + 1e-9) + rounding)

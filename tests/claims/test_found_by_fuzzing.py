@@ -297,26 +297,3 @@ def test_a_pivot_near_overflow_does_not_make_smaller_rows_overflow() -> None:
 def test_a_smoothing_of_any_size_beside_rows_of_any_size(nu: float, size: float) -> None:
     rows = size * gaussian(9, 3)
     assert np.isfinite(randeigen.aggregate(rows, rule=rules.GeometricMedian(f=2, nu=nu)).mean).all()
-
-
-@pytest.mark.parametrize("n", [20, 44])
-@pytest.mark.parametrize("size", [1e-140, 1e-80, 1e80, 1e140])
-def test_chunks_do_not_depend_on_a_common_scale(n: int, size: float) -> None:
-    rows = gaussian(n, 40)
-    rows[:5] += 3
-    plain = rules.ChunkedFiltering(f=5, sigma=2.0, chunk=10)(rows)
-    scaled = rules.ChunkedFiltering(f=5, sigma=2.0 * size**2, chunk=10)(rows * size)
-    assert scaled / size == pytest.approx(plain, rel=1e-6)
-
-
-@pytest.mark.parametrize("size", [1e-150, 1e-38, 1.0])
-@pytest.mark.parametrize("weight", [1e-256, 1e-300])
-@pytest.mark.parametrize("kind", ["gram", "sketch"])
-def test_weights_next_to_nothing_have_a_certificate_that_is_not_nothing(
-    size: float, weight: float, kind: Any
-) -> None:
-    rows = np.full((25, 16), 1e-295)
-    rows[:11] = size
-    weights = np.where(np.arange(25) < 11, weight, 1.0)
-    geometry, _ = measure(as_rows(rows), kind)
-    assert randeigen.certify(geometry, weights, f=11) > size * weight

@@ -141,3 +141,20 @@ def test_what_the_lightest_row_holds_may_be_less_than_the_rounding_of_1(
     rows[4] = far  # the only one left when two are taken for corrupt
     result = randeigen.aggregate(rows, rule=rules.FLTrust(f=2, trusted=0), seed=0, partition=cut)
     check_certificate(rows, result, [1, 2])
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_row_that_was_hardly_clipped_beside_others_that_were(cut: str) -> None:
+    rows = 5e265 * gaussian(8, 5)
+    rows[5] *= 1e-160
+    result = randeigen.aggregate(rows, rule=rules.NormClipping(f=1, limit=1.0), seed=0, partition=cut)
+    check_certificate(rows, result, 5)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("far", [1e100, 1e123, 1e150])
+def test_weights_of_any_ratio_are_no_overflow(cut: str, far: float) -> None:
+    rows = 1e-127 * gaussian(25, 4)
+    rows[:2] = 1e-127 * far  # the trusted row among them: all others are stretched
+    result = randeigen.aggregate(rows, rule=rules.FLTrust(f=12, trusted=0), seed=0, partition=cut)
+    check_certificate(rows, result, slice(2, 14))

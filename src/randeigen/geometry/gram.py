@@ -34,6 +34,8 @@ MAX_PLAIN_WEIGHT = 1e6  # larger ones are divided by the largest before they mee
 CENTRING_ROUNDING = 2.0**-48  # of the mean square: what is left of equal rows when the mean is subtracted
 # A weighted mean of squares below this may lack some that underflowed: together less than UNDERFLOW.
 SMALLEST_MEAN_SQUARE, UNDERFLOW = 1e-280, 2.0**-1000
+FAR_ORIGIN_SQUARE = 2.0**890  # of an origin that may have been brought nearer, since its square did not fit
+DIFFERENT_SUMS = 1e-9  # weights whose sums differ by less differ by rounding
 USUAL_ROUNDING = 2.0**-21  # rounding of a float32 entry whose numbers nobody arranged
 
 
@@ -197,6 +199,8 @@ class GramGeometry(MeasuredGeometry):
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         difference, peak = of_plain_size(weights_a - weights_b)
         difference = np.append(difference, -difference.sum())
+        if self.gram[-1, -1] > FAR_ORIGIN_SQUARE and abs(difference[-1]) > DIFFERENT_SUMS:
+            return math.inf  # the origin is further away than the matrix says
         return peak * math.sqrt(max(float(difference @ self.gram @ difference), 0.0))
 
     def _take(self, index: Index) -> GramGeometry:

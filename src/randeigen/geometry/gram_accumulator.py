@@ -24,7 +24,7 @@ from randeigen.backend.arrays import (
 )
 from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
-from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
+from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
 from randeigen.geometry.products import (
     UNSET,
     Pivot,
@@ -146,14 +146,10 @@ class GramAccumulator:
         """The same, its lengths in units of 2**exponent; None: as suits the rows."""
         start = self.rng.standard_normal((self.n, START_DIRECTIONS))
         total = in_one_unit(self.total, self.unusable, exponent)
+        lost = max(float(np.ldexp(self.underflow, -2 * total.exponent)), UNDERFLOW) if self.underflow else 0.0
+        beyond, unit = total.beyond if total.beyond.any() else None, 2.0**total.exponent
         return GramGeometry(
-            total.gram,
-            np.ones(self.n),
-            start,
-            2.0**total.exponent,
-            self.precision,
-            floor=total.floor + float(np.ldexp(self.underflow, -2 * total.exponent)),
-            beyond=total.beyond if total.beyond.any() else None,
+            total.gram, np.ones(self.n), start, unit, self.precision, floor=total.floor + lost, beyond=beyond
         )
 
     def _looks_offset(self, block: Block) -> bool:

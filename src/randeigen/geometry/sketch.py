@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from randeigen.backend.device_blocks import as_matrix
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.eigen import MAX_DENSE_ROWS, Operator, top_dense
 from randeigen.geometry.gram import (
+    DIFFERENT_SUMS,
     START_DIRECTIONS,
     GramGeometry,
     Index,
@@ -90,6 +92,8 @@ class SketchGeometry(MeasuredGeometry):
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         difference, peak = of_plain_size(weights_a - weights_b)
+        if abs(self.origin).max() >= LARGEST_POINT / 2 and abs(difference.sum()) > DIFFERENT_SUMS:
+            return math.inf  # the origin is further away than its point says
         return peak * float(np.linalg.norm(difference @ self.points - difference.sum() * self.origin))
 
     def _take(self, index: Index) -> SketchGeometry:

@@ -132,7 +132,7 @@ class Judge:
         variance = math.inf if others <= 0 or not scale else 0.0
         if held > 0 and others > 0 and scale:
             bound = found.bias_bound / scale / unit
-            variance = max(bound * bound, SMALLEST_SQUARE if bound > 0 else 0.0) * others / held
+            variance = max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0)
         judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
         if not is_plain(cloud) or not math.isfinite(float(judged.traces[0])):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))

@@ -189,7 +189,7 @@ def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -
     held, others = (float(share[0]) for share in held_by_heaviest(w[None], whole.certified))
     if held > 0 and others > 0 and scale and whole.bias_bound is not None:  # no part varies more than all
         bound = whole.bias_bound / scale / cloud.scale
-        top = min(top, max(bound * bound, SMALLEST_SQUARE if bound > 0 else 0.0) * others / held)
+        top = min(top, max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0))
 
     def influence(factors: Array) -> Array:
         return batch.influence(w[None], factors) if known else np.full_like(covariances[0], math.inf)
