@@ -117,7 +117,7 @@ def mistakes(case: Case) -> str:
         claims[int(rng.integers(case.n))] = CLAIMS[int(rng.integers(len(CLAIMS)))]
         call = lambda: randeigen.aggregate(rows, row_weights=claims, **budget)  # noqa: E731
     elif kind == "parameter":
-        made = (RULES | MIXERS)[str(rng.choice([*RULES, *MIXERS]))]
+        made = {**RULES, **MIXERS}[str(rng.choice([*RULES, *MIXERS]))]
         names = [name for name in inspect.signature(made).parameters if name not in ("eps", "f", "removal")]
         parameters = {
             name: PARAMETERS[int(rng.integers(len(PARAMETERS) - (4 if name in COUNTS else 0)))]
@@ -213,7 +213,7 @@ def backward(case: Case) -> str:
             parameter.copy_(torch.from_numpy(rng.standard_normal(tuple(parameter.shape))).float())
     losses = (model(inputs) ** 2).sum(1) if rng.random() < 0.5 else torch.logsumexp(model(inputs), 1)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    more_options = {"on_excess": "drop"} if rng.random() < 0.5 else {}
+    more_options: dict[str, Any] = {"on_excess": "drop"} if rng.random() < 0.5 else {}
     if rng.random() < 0.3:
         more_options["groups"] = rng.integers(2, size=case.n)
     budget = case.recipe.budgets[-1]

@@ -40,7 +40,7 @@ class Recipe:
 
     def rule(self) -> Any:
         """The rule itself; raises what its constructor raises."""
-        made = [
+        made: list[Any] = [
             (MIXERS if place < len(self.stages) - 1 else RULES)[name](**budget, **parameters)
             for place, (name, budget, parameters) in enumerate(
                 zip(self.stages, self.budgets, self.parameters, strict=True)

@@ -101,7 +101,7 @@ class Crew:
 
     def __init__(self, jobs: int, device: str) -> None:
         # A fork after CUDA has begun does not work, and threads of BLAS do not survive one.
-        self._context = multiprocessing.get_context("spawn" if device != "cpu" else "forkserver")
+        self._context: Any = multiprocessing.get_context("spawn" if device != "cpu" else "forkserver")
         self._device = device
         self.results: Any = self._context.Queue()
         self._members = [self._member() for _ in range(jobs)]
