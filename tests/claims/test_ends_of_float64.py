@@ -78,3 +78,23 @@ def test_chunks_do_not_depend_on_a_common_scale(n: int, size: float) -> None:
     plain = rules.ChunkedFiltering(f=5, sigma=2.0, chunk=10)(rows)
     scaled = rules.ChunkedFiltering(f=5, sigma=2.0 * size**2, chunk=10)(rows * size)
     assert scaled / size == pytest.approx(plain, rel=1e-6)
+
+
+@pytest.mark.parametrize("far", [1e117, 1e150])
+def test_trust_beside_rows_far_out_is_no_overflow(far: float) -> None:
+    rows = np.tile([9.6e-204, 0.94786090899], (18, 1))
+    rows[[0, 1, 5, 7, 10, 13, 15, 16, 17], 0] = [
+        0,
+        6e-204,
+        1.7e-203,
+        0,
+        2e-203,
+        9e-205,
+        1.5e-203,
+        0,
+        1.5e-203,
+    ]
+    rows[[0, 6, 7, 9, 16], 1] = [far, -1.8, far, -0.27, far]
+    result = randeigen.aggregate(rows, rule=rules.FLTrust(f=3, trusted=15), seed=0)
+    assert np.isfinite(result.mean).all()
+    assert np.isfinite(result.weights).all()

@@ -107,10 +107,10 @@ class FLTrust(TrustingRule):
         own = norms[self.trusted]
         stretch = np.divide(own, norms, out=np.zeros(geometry.n), where=norms > 0)
         # Cosines are computed from rows of equal norm: beside a row of 1e30 they would be rounded away.
-        level = geometry.combine_rows(np.column_stack((np.diag(stretch), 1 - stretch)))
-        with np.errstate(over="ignore"):  # beside rows far out a faint trusted row has no direction
-            one_minus_cosine = level.squared_distances()[self.trusted] / max(2 * own**2, FLOAT.tiny)
-        trust = np.where(stretch > 0, np.maximum(1 - one_minus_cosine, 0.0) * geometry.prior_weights, 0.0)
+        with np.errstate(all="ignore"):  # beside rows far out a faint row has no direction
+            level = geometry.combine_rows(np.column_stack((np.diag(stretch), 1 - stretch)))
+            cosines = 1 - level.squared_distances()[self.trusted] / max(2 * own**2, FLOAT.tiny)
+        trust = np.where((stretch > 0) & (cosines > 0), cosines, 0.0) * geometry.prior_weights
         trust[self.trusted] = 0.0
         if not trust.any():
             note = "no other row points the trusted row's way, so it is the answer"
