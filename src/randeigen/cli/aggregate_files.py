@@ -76,7 +76,7 @@ def aggregate_files(
             progress=progress,
         )
     except TooManyCorrupt as error:
-        raise TooManyCorrupt(_excess(error, paths, f), error.reasons) from None
+        raise TooManyCorrupt(excess_of_files(error, paths, f), error.reasons) from None
     return Judged(result, dtypes, rows.d)
 
 
@@ -117,7 +117,7 @@ def _open(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
         raise TooManyCorrupt(f"more than {f} of {len(paths)} files are unusable: {error}", {}) from None
 
 
-def _excess(error: TooManyCorrupt, paths: Sequence[str], f: int) -> str:
+def excess_of_files(error: TooManyCorrupt, paths: Sequence[str], f: int) -> str:
     """The library's error names rows; this one names the caller's files."""
     first = list(error.reasons.items())[:MAX_REASONS_SHOWN]
     reasons = [f"{paths[row]} ({without_path(reason)})" for row, reason in first]

@@ -17,6 +17,7 @@ HELP = """Average files of which some may be corrupt, and know how far these can
 Examples:
   randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
   randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
+  torchrun --nproc-per-node 8 -m randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
   randeigen inspect updates/
   randeigen replay audit.json
   randeigen bench --n 100 --d 262144
@@ -39,6 +40,9 @@ Exit codes:
 COMMANDS = {
     "aggregate": "Average files of updates robustly.",
     "inspect": "See what each eps would make of files, when it is not known.",
+    "partial": "Measure some columns of all files: a worker's first step.",
+    "decide": "Judge files that workers have measured.",
+    "spend": "Average some columns by a decision: a worker's second step.",
     "replay": "Confirm a recorded verdict.",
     "bench": "How many plain means does robustness cost here?",
     "rules": "Every rule: what it is, and how it does.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,10 @@ class Partial:
     def __radd__(self, other: object) -> Partial:
         """`sum` begins with 0."""
         return self if other == 0 else NotImplemented
+
+    def with_digests(self, digests: Mapping[int, Digest]) -> Partial:
+        """The same, with the SHA-256 of some files' bytes, or why there is none, for an audit."""
+        return replace(self, digests={**self.digests, **digests})
 
     def __repr__(self) -> str:
         return f"Partial({self.columns:,} of {self.inputs.d:,} columns of {self.n:,} files)"

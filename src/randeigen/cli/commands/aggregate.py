@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -91,6 +93,7 @@ def aggregate(
       randeigen aggregate a.npy b.npy c.npy --f 1 --out mean.npy --json | jq .bias_bound
       randeigen aggregate updates/ --f 0 --rule mean --out plain.safetensors
       randeigen aggregate updates/ --eps 0.2 --partition 'hybrid:rows:*embed*' --out mean.safetensors
+      torchrun --nproc-per-node 8 -m randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
 
     \b
     Exit codes:
@@ -109,11 +112,16 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
         )
     asked, call = call.rule, replace(call, rule=pinned_name(call.rule))
     rule, out, audit = build_rule(call.rule, call.eps, call.f), output.out, output.audit
-    paths = expand(updates)
-    check_output("--out", out, paths, FORMATS, output.force)
-    check_apart(out, updates)
-    if audit is not None:
-        check_output("--audit", audit, paths, [".json"], output.force)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun started this process, or one that called it
+        from randeigen.cli.over_ranks import Ranks, aggregate_over_ranks
+
+        if ranks := Ranks.of_environment():
+            shared = partial(_checked, updates, output)
+            found = aggregate_over_ranks(ranks, call, shared, out, audit, output.force, output.quiet)
+            if not ranks.rank:
+                _report_on(found.call, asked, found.result, found.paths, output)
+            return
+    paths = _checked(updates, output)
 
     with progress_bar(output.quiet) as progress:
         prints = Fingerprints(paths, progress)
@@ -121,19 +129,35 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
             paths, rule, call, out, progress, prints.visit if audit is not None else None
         )
     result = judged.result
-    files = file_outcomes(result, paths)
     call = replace(call, seed=result.seed)
     with staging(out) as draft:  # the answer and its audit, or neither
         write(draft, result, judged.dtypes)
         if audit is not None:
-            outcome = audits.Outcome(prints.all(), files, judged, digest(draft))
+            outcome = audits.Outcome(prints.all(), file_outcomes(result, paths), judged, digest(draft))
             audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
+    _report_on(call, asked, result, paths, output)
 
+
+def _checked(updates: Sequence[str], output: Output) -> list[str]:
+    """The files, once it is known that the answer can be written."""
+    paths = expand(updates)
+    check_output("--out", output.out, paths, FORMATS, output.force)
+    check_apart(output.out, updates)
+    if output.audit is not None:
+        check_output("--audit", output.audit, paths, [".json"], output.force)
+    return paths
+
+
+def _report_on(
+    call: AggregateOptions, asked: str, result: Aggregate, paths: Sequence[str], output: Output
+) -> None:
+    files = file_outcomes(result, paths)
     if output.as_json:
         print(json.dumps(_report(call, result, paths, files, output), allow_nan=False, indent=1))
     elif not output.quiet:
         show(result, paths, files, asked, output.everything)
-        print_line(f"Mean written to {out}" + (f", audit to {audit}" if audit else "") + ".")
+        written = f"Mean written to {output.out}" + (f", audit to {output.audit}" if output.audit else "")
+        print_line(f"{written}.")
 
 
 def _report(
