@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
+from io import RawIOBase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from randeigen.outcomes import Unusable
 from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit, suffix_of
 from randeigen.rows.formats import UnreadableFile, storage
-from randeigen.rows.formats.io import open_regular, read_into, stamp_of
+from randeigen.rows.formats.io import is_url, open_regular, read_into, stamp_of
 from randeigen.rows.write import coded
 from randeigen.rules import Rule
 from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
@@ -132,9 +132,20 @@ def excess_of_files(error: TooManyCorrupt, paths: Sequence[str], f: int) -> str:
 
 
 def folder_of(paths: Sequence[str]) -> str:
-    """The deepest folder that holds all the files."""
+    """The deepest folder that holds all the files; of URLs in several stores, none."""
+    if any(map(is_url, paths)):
+        homes = [f"{os.path.dirname(path)}/" for path in paths]
+        prefix = os.path.commonprefix(homes).rpartition("/")[0]  # noqa: RUF071 - URLs are no paths
+        return prefix if is_url(prefix) and not prefix.endswith("/") else ""
     folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
     return os.path.commonpath(folders)
+
+
+def within(path: str, folder: str) -> str:
+    """The name of a file in the folder that `folder_of` found."""
+    if is_url(path) or not folder:
+        return path[len(folder) + 1 :] if folder else path
+    return os.path.relpath(os.path.abspath(path), folder)
 
 
 class Digest(NamedTuple):
@@ -153,7 +164,7 @@ class Fingerprints:
         self._progress = progress
         self._digests: dict[int, Digest] = {}
 
-    def visit(self, row: int, file: FileIO, size: int) -> None:
+    def visit(self, row: int, file: RawIOBase, size: int) -> None:
         """Fingerprint a file whose header was accepted."""
         self._digests[row] = Digest(hashed(file, size), size, None)
         if self._progress:
@@ -188,7 +199,7 @@ def digest(path: str, most: int | None = None) -> Digest:
         return Digest(None, None, f"cannot be read: {error.strerror}")
 
 
-def hashed(file: FileIO, size: int) -> str:
+def hashed(file: RawIOBase, size: int) -> str:
     """The SHA-256 of a file's first `size` bytes, no matter whether it grows or never ends."""
     sha, buffer, done = hashlib.sha256(), memoryview(bytearray(min(size, READ_BYTES))), 0
     while done < size:

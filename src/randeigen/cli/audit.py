@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from randeigen.cli.aggregate_files import AggregateOptions, Digest, Judged, folder_of
+from randeigen.cli.aggregate_files import AggregateOptions, Digest, Judged, folder_of, within
 from randeigen.cli.console import UsageError
 from randeigen.cli.outcomes import FileOutcome, summary
 from randeigen.outcomes import Unusable
@@ -30,7 +30,7 @@ from randeigen.provenance import versions
 from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
-from randeigen.rows.formats.io import strict_json
+from randeigen.rows.formats.io import is_url, strict_json
 from randeigen.rows.write import replacing
 from randeigen.rules import Rule
 
@@ -83,7 +83,7 @@ def record(
 ) -> dict[str, Any]:
     """The audit of a verdict whose answer goes to `out`."""
     home, folder = os.path.dirname(os.path.abspath(audit)), folder_of(paths)
-    names = [os.path.relpath(os.path.abspath(path), folder) for path in paths]
+    names = [within(path, folder) for path in paths]
     files = [
         {
             "file": name,
@@ -106,7 +106,7 @@ def record(
         "verdict": verdict | {"notes": _without_folder(verdict["notes"], unusable, names)},
         "numbers": outcome.judged.numbers,
         "output": {"file": os.path.relpath(out, home), "bytes": written.size, "sha256": written.sha256},
-        "folder": os.path.relpath(folder, home),
+        "folder": folder if is_url(folder) else os.path.relpath(folder, home),
         "files": files,
     }
     return content | {"seal": seal(content)}

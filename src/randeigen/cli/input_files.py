@@ -8,9 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from randeigen.cli.aggregate_files import folder_of
 from randeigen.cli.console import UsageError
+from randeigen.errors import MissingExtra
 from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats.headers import FORMATS
+from randeigen.rows.formats.io import is_url
 
 KNOWN = ", ".join(FORMATS)
 
@@ -38,6 +41,8 @@ def _refuse_mixture(paths: Sequence[str]) -> None:
 
 
 def _files(argument: str) -> list[str]:
+    if is_url(argument):
+        return _objects(argument)
     if os.path.isdir(argument):
         names = [name for name in os.listdir(argument) if suffix_of(name) in FORMATS and name[0] != "."]
         paths = [os.path.join(argument, name) for name in names]
@@ -54,6 +59,25 @@ def _files(argument: str) -> list[str]:
     return sorted((path for path in paths if not os.path.isdir(path)), key=natural)
 
 
+def _objects(url: str) -> list[str]:
+    """One object, those that match a pattern, or those directly below a prefix that ends in a slash."""
+    from randeigen.rows.formats.remote import file_system, reason
+
+    if not glob.has_magic(url) and not url.endswith("/"):
+        return [url]
+    try:
+        store, path = file_system(url)
+        names = store.glob(path) if glob.has_magic(url) else store.ls(path, detail=False)
+    except MissingExtra:
+        raise
+    except Exception as error:
+        raise UsageError(f"{url} cannot be listed: {reason(error)}") from None
+    urls = [store.unstrip_protocol(name) for name in names if suffix_of(name) in FORMATS]
+    if not urls:
+        raise UsageError(f"{url}: no objects there end in {KNOWN}.")
+    return sorted(urls, key=natural)
+
+
 def natural(path: str) -> list[tuple[int, str]]:
     """A sort key that puts client-2 before client-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", path)]
@@ -62,7 +86,7 @@ def natural(path: str) -> list[tuple[int, str]]:
 def _refuse_twins(paths: Sequence[str]) -> None:
     known: dict[str, str] = {}
     for path in paths:
-        real = os.path.realpath(path)
+        real = path if is_url(path) else os.path.realpath(path)
         if real in known:
             raise UsageError(f"{path} and {known[real]} are the same file; each sender counts once.")
         known[real] = path
@@ -71,6 +95,10 @@ def _refuse_twins(paths: Sequence[str]) -> None:
 def check_output(option: str, path: str, inputs: Sequence[str], suffixes: Iterable[str], force: bool) -> None:
     """Refuse a path that cannot be written to, or where the answer would overwrite an input."""
     suffixes = tuple(suffixes)
+    if is_url(path):
+        raise UsageError(
+            f"{option} {path}: answers are written to files; give one, and copy it to the store."
+        )
     if suffix_of(path) not in suffixes:
         raise UsageError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
     folder = os.path.dirname(path) or "."
@@ -87,6 +115,12 @@ def check_output(option: str, path: str, inputs: Sequence[str], suffixes: Iterab
         raise UsageError(f"{option} {path} is there and is not a file; give another name.")
     if not force:
         raise UsageError(f"{option} {path} exists; give another name, or --force to replace it.")
+
+
+def check_one_home(paths: Sequence[str]) -> None:
+    """Refuse an audit of files in no one place: it names them by the folder or the bucket they are in."""
+    if not folder_of(paths):
+        raise UsageError("--audit: the updates are in several stores; give all from one bucket, or files.")
 
 
 def check_apart(out: str, arguments: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from randeigen.certificate import meaning
-from randeigen.cli.aggregate_files import folder_of, without_path
+from randeigen.cli.aggregate_files import folder_of, within, without_path
 from randeigen.cli.console import console, plain, print_line
 from randeigen.outcomes import DOWN_WEIGHTED, DOWN_WEIGHTED_BELOW, KEPT, LEFT_OUT, LEFT_OUT_BELOW, outcome_of
 from randeigen.types import Aggregate
@@ -146,7 +145,7 @@ def show(
         print_line(f"Note: {note}")
     for group in verdict.cut_together:
         base, named = folder_of(paths), group[:MAX_FILES_LISTED]
-        names = [f"{row} is {os.path.relpath(os.path.abspath(paths[row]), base)}" for row in named]
+        names = [f"{row} is {within(paths[row], base)}" for row in named]
         print_line(
             f"Rows are the files, counted from 0: {', '.join(names)}{'.' if named == group else ', ...'}"
         )
@@ -163,7 +162,7 @@ def _table(paths: Sequence[str], files: Sequence[FileOutcome], everything: bool)
     table.add_column("verdict", no_wrap=True)
     table.add_column("why", overflow="fold")
     for row in order:
-        file, name = files[row], os.path.relpath(os.path.abspath(paths[row]), base)
+        file, name = files[row], within(paths[row], base)
         style = COLOURS[file.fate]
         table.add_row(
             Text(plain(name)), _share(file.share), Text(file.fate, style=style), Text(plain(file.reason))

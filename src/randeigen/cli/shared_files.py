@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import FileIO
+from io import RawIOBase
 from typing import Annotated
 
 import typer
@@ -49,7 +49,7 @@ def measure(
     """One part of the files' Gram matrix and, if asked for, the digests of every k-th file."""
     (i, k), digests = part, dict[int, Digest]()
 
-    def visit(row: int, file: FileIO, size: int) -> None:
+    def visit(row: int, file: RawIOBase, size: int) -> None:
         if fingerprints and row % k == i:
             digests[row] = Digest(hashed(file, size), size, None)
             if progress:

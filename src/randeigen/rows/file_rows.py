@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from io import FileIO
+from io import RawIOBase
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,15 @@ from randeigen.errors import BadRows
 from randeigen.outcomes import NO_USABLE_FILE, Unusable
 from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
 from randeigen.rows.formats.headers import FORMATS, StructureVote
-from randeigen.rows.formats.io import OpenFiles, Stamp, let_clock_pass
+from randeigen.rows.formats.io import OpenFiles, Stamp, is_url, let_clock_pass, stamps_at
 from randeigen.rows.formats.reader import Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights
 
+BLOCKS_AHEAD = 8  # blocks that are fetched from a store at once: a request takes long, however small it is
 MAX_SEGMENTS = 256  # runs of blocks that workers can share among them
 MAPPED_BYTES = 2**28  # bytes of an array from which an answer is kept in a file while it is made
-Visit = Callable[[int, FileIO, int], None]  # (row, its open file, its size)
+Visit = Callable[[int, RawIOBase, int], None]  # (row, its open file, its size)
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -106,10 +107,13 @@ class FileRows:
         self._known = set(self._unusable)
         first, last = (within.start, within.stop) if within else (0, self.d)
         chosen = [cut for cut in block_columns(*shape) if first <= cut.start and cut.stop <= last]
+        remote, self._fetched = any(map(is_url, self.paths)), first
         with self._reader() as reader:
             self._read_carried(reader)
 
             def read(columns: slice) -> tuple[slice, Block]:
+                if remote and columns.start >= self._fetched:
+                    self._fetch(reader, slice(columns.start, last), buffers[0].shape[1])
                 buffers.reverse()
                 block = buffers[0][:, : columns.stop - columns.start]
                 slices = self._layout.leaf_slices(columns)
@@ -118,6 +122,13 @@ class FileRows:
                 return columns, block
 
             yield from one_ahead(read, chosen)
+
+    def _fetch(self, reader: Reader, columns: slice, width: int) -> None:
+        """The first of these columns, a few blocks wide, of all objects behind URLs at once."""
+        ahead = slice(columns.start, min(columns.start + BLOCKS_AHEAD * width, columns.stop))
+        rows = [row for row in range(self.n) if row not in self.unusable]
+        reader.fetch(rows, self._layout.leaf_slices(ahead), self._averaged)
+        self._fetched = ahead.stop  # columns up to here are at hand
 
     def answer(self) -> Answer:
         """Fresh arrays, by name; for .npy the one array. bfloat16 becomes float32, see `dtypes`."""
@@ -138,12 +149,9 @@ class FileRows:
     def changed(self) -> list[int]:
         """Rows whose file is not the one that was opened, or that failed since the latest pass began."""
         changed = {row for row in self._unusable if row not in self._known}
-        for row in self._offsets.keys() - self._known:  # of the others nothing was used
-            try:
-                if Stamp.of(os.stat(self.paths[row])) != self.stamps[row]:
-                    changed.add(row)
-            except OSError:
-                changed.add(row)
+        judged = sorted(self._offsets.keys() - self._known)  # of the others nothing was used
+        now = stamps_at([self.paths[row] for row in judged])
+        changed |= {row for row, stamp in zip(judged, now, strict=True) if stamp != self.stamps[row]}
         return sorted(changed)
 
     def carried(self, weights: Weights) -> dict[str, NDArray[Any]]:

@@ -14,7 +14,7 @@ import typer
 from randeigen.cli import audit as audits
 from randeigen.cli.aggregate_files import AggregateOptions, Fingerprints, aggregate_files, digest, write
 from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
-from randeigen.cli.input_files import check_apart, check_output, expand
+from randeigen.cli.input_files import check_apart, check_one_home, check_output, expand
 from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import FileOutcome, file_outcomes, show, summary
 from randeigen.registry import DEFAULT, build_rule, pinned_name
@@ -119,7 +119,8 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
             shared = partial(_checked, updates, output)
             found = aggregate_over_ranks(ranks, call, shared, out, audit, output.force, output.quiet)
             if not ranks.rank:
-                _report_on(found.call, asked, found.result, found.paths, output)
+                files = file_outcomes(found.result, found.paths)
+                _print_report(found.call, asked, found.result, found.paths, files, output)
             return
     paths = _checked(updates, output)
 
@@ -129,13 +130,14 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
             paths, rule, call, out, progress, prints.visit if audit is not None else None
         )
     result = judged.result
+    files = file_outcomes(result, paths)
     call = replace(call, seed=result.seed)
     with staging(out) as draft:  # the answer and its audit, or neither
         write(draft, result, judged.dtypes)
         if audit is not None:
-            outcome = audits.Outcome(prints.all(), file_outcomes(result, paths), judged, digest(draft))
+            outcome = audits.Outcome(prints.all(), files, judged, digest(draft))
             audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
-    _report_on(call, asked, result, paths, output)
+    _print_report(call, asked, result, paths, files, output)
 
 
 def _checked(updates: Sequence[str], output: Output) -> list[str]:
@@ -145,13 +147,18 @@ def _checked(updates: Sequence[str], output: Output) -> list[str]:
     check_apart(output.out, updates)
     if output.audit is not None:
         check_output("--audit", output.audit, paths, [".json"], output.force)
+        check_one_home(paths)
     return paths
 
 
-def _report_on(
-    call: AggregateOptions, asked: str, result: Aggregate, paths: Sequence[str], output: Output
+def _print_report(
+    call: AggregateOptions,
+    asked: str,
+    result: Aggregate,
+    paths: Sequence[str],
+    files: Sequence[FileOutcome],
+    output: Output,
 ) -> None:
-    files = file_outcomes(result, paths)
     if output.as_json:
         print(json.dumps(_report(call, result, paths, files, output), allow_nan=False, indent=1))
     elif not output.quiet:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ import typer
 import randeigen
 from randeigen import advice, plotting
 from randeigen.certificate import meaning
-from randeigen.cli.aggregate_files import folder_of, without_path
+from randeigen.cli.aggregate_files import folder_of, within, without_path
 from randeigen.cli.console import exit_on_error, print_line, progress_bar
 from randeigen.cli.experiment_runs import print_table
 from randeigen.cli.input_files import check_output, expand
@@ -70,7 +69,7 @@ def inspect(
                 check_output(option, path, paths, [suffix], force)
                 plotting.new_figure((1, 1))  # a missing matplotlib is told before any file is read
         base = folder_of(paths)
-        names = [os.path.relpath(os.path.abspath(path), base) for path in paths]
+        names = [within(path, base) for path in paths]
         with progress_bar(quiet=False) as progress:
             found = randeigen.inspect(
                 paths, rule=rule, seed=seed, geometry=geometry, names=names, progress=progress

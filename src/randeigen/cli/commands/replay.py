@@ -28,6 +28,7 @@ from randeigen.errors import TooManyCorrupt
 from randeigen.registry import build_rule, rule_in
 from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats.headers import FORMATS
+from randeigen.rows.formats.io import is_url
 from randeigen.types import Progress
 
 MAX_DIFFERENCES_SHOWN = 8  # of one kind, without --json
@@ -99,7 +100,8 @@ def _differences(
 ) -> list[Difference]:
     """Everything that is not as the audit says, files first."""
     home = os.path.dirname(os.path.abspath(audit))
-    folder = data if data is not None else os.path.join(home, recorded.folder)
+    there = recorded.folder if is_url(recorded.folder) else os.path.join(home, recorded.folder)
+    folder = data if data is not None else there
     paths = [os.path.join(folder, file) for file in recorded.files]
     out = os.path.join(home, recorded.output)
     if suffix_of(out) not in FORMATS:

@@ -8,7 +8,7 @@ import typer
 
 import randeigen
 from randeigen.cli.console import exit_on_error, print_line, progress_bar
-from randeigen.cli.input_files import check_apart, check_output, expand
+from randeigen.cli.input_files import check_apart, check_one_home, check_output, expand
 from randeigen.cli.options import Updates
 from randeigen.cli.outcomes import short
 from randeigen.cli.shared_files import PartOption, as_part, options_of, refuse_without_digests, write_audit
@@ -57,6 +57,7 @@ def spend(
         check_apart(out, updates)
         if audit is not None:
             check_output("--audit", audit, [*paths, decision], [".json"], force)
+            check_one_home(paths)
             refuse_without_digests(judged)
             options_of(judged)
         with progress_bar(quiet) as progress:

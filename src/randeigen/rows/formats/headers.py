@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import FileIO
+from io import RawIOBase
 from typing import Any, NamedTuple, TypeVar
 
 from randeigen.errors import BadRows
@@ -29,9 +29,9 @@ T = TypeVar("T")
 class Format(NamedTuple):
     """How files of one suffix are looked at."""
 
-    inspect: Callable[[FileIO], list[Entry]]
-    extent: Callable[[FileIO], int] | None = None  # bytes of header it declares, if these are not few
-    effort: Callable[[FileIO], int] | None = None  # bytes it wants inflated
+    inspect: Callable[[RawIOBase], list[Entry]]
+    extent: Callable[[RawIOBase], int] | None = None  # bytes of header it declares, if these are not few
+    effort: Callable[[RawIOBase], int] | None = None  # bytes it wants inflated
     header: str = "header"
 
 
@@ -92,7 +92,7 @@ class StructureVote:
                 self._refuse_structure(row, leaves)
         return leaves, {row: declared.offsets for row, declared in alike.items()}
 
-    def _read_each(self, rows: Iterable[int], read: Callable[[FileIO], T]) -> dict[int, T]:
+    def _read_each(self, rows: Iterable[int], read: Callable[[RawIOBase], T]) -> dict[int, T]:
         """What `read` makes of each of these files; those it cannot read are refused."""
         results = {}
         for row in rows:
@@ -111,7 +111,7 @@ class StructureVote:
                 self._refuse(row, f"{text.format(size)}, most files {median:,}; at most {most:,} are read")
         return [row for row, size in sizes.items() if size <= most]
 
-    def _look(self, file: FileIO) -> FirstLook:
+    def _look(self, file: RawIOBase) -> FirstLook:
         """All that can be read before the median of all files is known, at one opening."""
         extent = self._form.extent(file) if self._form.extent else 0
         if extent > FREE_HEADER_BYTES:
@@ -119,7 +119,7 @@ class StructureVote:
         effort = self._form.effort(file) if self._form.effort else 0
         return FirstLook(extent, effort, None if effort > FREE_DEFLATED_BYTES else self._declared(file))
 
-    def _declared(self, file: FileIO) -> Declared:
+    def _declared(self, file: RawIOBase) -> Declared:
         """What a file declares; files of one model declare the same, which is kept once."""
         return Declared(*(self._known.setdefault(part, part) for part in declared(self._form.inspect(file))))
 

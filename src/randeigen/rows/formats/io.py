@@ -13,7 +13,7 @@ import stat
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from io import FileIO
+from io import FileIO, RawIOBase
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -43,8 +43,12 @@ class Stamp(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
 
 
-def open_regular(path: str) -> FileIO:
-    """A file open for reading; pipes and devices, which could block for ever, are refused."""
+def open_regular(path: str) -> RawIOBase:
+    """A file or a URL open for reading; pipes and devices, which could block for ever, are refused."""
+    if is_url(path):
+        from randeigen.rows.formats.remote import RemoteFile, file_system
+
+        return RemoteFile(*file_system(path))
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UnreadableFile("is not a regular file")
@@ -63,9 +67,35 @@ def open_regular(path: str) -> FileIO:
         raise UnreadableFile(f"cannot be opened: {error}") from error
 
 
-def stamp_of(file: FileIO) -> Stamp:
+def stamp_of(file: RawIOBase) -> Stamp:
     """The stamp of an open file."""
-    return Stamp.of(os.fstat(file.fileno()))
+    if isinstance(file, FileIO):
+        return Stamp.of(os.fstat(file.fileno()))
+    from randeigen.rows.formats.remote import RemoteFile
+
+    assert isinstance(file, RemoteFile)
+    return file.stamp
+
+
+def stamps_at(paths: Sequence[str]) -> list[Stamp | None]:
+    """The stamps of what is at these paths and URLs now; None where nothing can be reached."""
+    if urls := [path for path in paths if is_url(path)]:
+        from randeigen.rows.formats.remote import stamps_at_urls
+
+        found = iter(stamps_at_urls(urls))
+    return [next(found) if is_url(path) else _stamp_at(path) for path in paths]
+
+
+def _stamp_at(path: str) -> Stamp | None:
+    try:
+        return Stamp.of(os.stat(path))
+    except OSError:
+        return None
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is one for fsspec."""
+    return "://" in path
 
 
 def let_clock_pass(stamps: Iterable[Stamp | None]) -> None:
@@ -83,7 +113,7 @@ def let_clock_pass(stamps: Iterable[Stamp | None]) -> None:
         time.sleep(0.001)
 
 
-def read_into(file: FileIO, start: int, view: memoryview) -> None:
+def read_into(file: RawIOBase, start: int, view: memoryview) -> None:
     """Fill `view` from byte `start` on."""
     done = 0
     try:
@@ -99,7 +129,7 @@ def read_into(file: FileIO, start: int, view: memoryview) -> None:
         raise UnreadableFile(f"cannot be read at byte {start + done:,}: {error.strerror}") from error
 
 
-def read_bytes(file: FileIO, start: int, count: int) -> bytes:
+def read_bytes(file: RawIOBase, start: int, count: int) -> bytes:
     """Some bytes of a file; `count` must have been checked against its size."""
     buffer = bytearray(count)
     read_into(file, start, memoryview(buffer))
@@ -116,8 +146,9 @@ class OpenFiles:
     def __init__(self, paths: Sequence[str], stamps: list[Stamp | None]) -> None:
         self._paths = paths
         self._stamps = stamps  # filled in where a file is opened for the first time
-        self._open: dict[int, FileIO] = {}
+        self._open: dict[int, RawIOBase] = {}
         self._latest = -1
+        self._urls: dict[int, Any] = {}  # objects that were opened ahead, or why they could not be
 
     def __enter__(self) -> OpenFiles:
         return self
@@ -128,13 +159,30 @@ class OpenFiles:
         while self._open:
             self._open.popitem()[1].close()
 
-    def __getitem__(self, row: int) -> FileIO:
+    def __getitem__(self, row: int) -> RawIOBase:
         """The open file of a row."""
         if row in self._open:
             return self._open[row]
+        if is_url(self._paths[row]):
+            return self._checked(row, self._opened_url(row))
         if len(self._open) >= MAX_OPEN_FILES:
             self._open.pop(self._latest).close()
-        file = open_regular(self._paths[row])
+        return self._checked(row, open_regular(self._paths[row]))
+
+    def _opened_url(self, row: int) -> RawIOBase:
+        """The object of a row: those of all rows are opened at once, as a request takes its time."""
+        from randeigen.rows.formats.remote import open_urls
+
+        if row not in self._urls:
+            rows = [each for each, path in enumerate(self._paths) if is_url(path) and each not in self._open]
+            files = open_urls([self._paths[each] for each in rows], self._stamps[row] is None)
+            self._urls |= dict(zip(rows, files, strict=True))
+        file: RawIOBase | Exception = self._urls.pop(row)
+        if isinstance(file, Exception):
+            raise file
+        return file
+
+    def _checked(self, row: int, file: RawIOBase) -> RawIOBase:
         stamp = stamp_of(file)
         if self._stamps[row] not in (None, stamp):
             file.close()
@@ -156,7 +204,7 @@ class Inflater:
         self._crc = 0
         self.at = 0  # inflated bytes handed out so far, the header among them
 
-    def read_into(self, file: FileIO, view: memoryview) -> None:
+    def read_into(self, file: RawIOBase, view: memoryview) -> None:
         """Fill `view` with what comes next; never inflates more than it hands out."""
         done = 0
         while done < len(view):
@@ -172,7 +220,7 @@ class Inflater:
         if self.at == self._member.size and (self._more(file, 1) or self._crc != self._member.crc):
             raise UnreadableFile("holds a member that is not what its checksum says")
 
-    def skip(self, file: FileIO, count: int) -> None:
+    def skip(self, file: RawIOBase, count: int) -> None:
         """Pass over some bytes."""
         scratch = memoryview(bytearray(min(count, READ_BYTES)))
         while count > 0:
@@ -180,7 +228,7 @@ class Inflater:
             self.read_into(file, scratch[:step])
             count -= step
 
-    def _more(self, file: FileIO, most: int) -> bytes:
+    def _more(self, file: RawIOBase, most: int) -> bytes:
         while not self._inflate.eof:
             if not self._tail and self._next < self._end:
                 # An honest stream is never much longer than what it holds; one of empty blocks is all work.

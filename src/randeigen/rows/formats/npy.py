@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from io import FileIO
+from io import RawIOBase
 
 import numpy as np
 
@@ -23,7 +23,7 @@ HEADER = re.compile(
 )
 
 
-def inspect(file: FileIO) -> list[Entry]:
+def inspect(file: RawIOBase) -> list[Entry]:
     """The one array of a file; UnreadableFile unless it fills it exactly."""
     size = stamp_of(file).size
     code, shape, fortran, skip = header(lambda count: read_bytes(file, 0, min(size, count)))

@@ -7,7 +7,7 @@ their number is known.
 from __future__ import annotations
 
 import struct
-from io import FileIO
+from io import RawIOBase
 from typing import NamedTuple
 
 from randeigen.rows.formats import Deflated, Entry, LeafOffset, UnreadableFile, nbytes, npy, quote
@@ -35,18 +35,18 @@ class Member(NamedTuple):
     at: int  # of its local header
 
 
-def extent(file: FileIO) -> int:
+def extent(file: RawIOBase) -> int:
     """Bytes of the directory, as the archive's end declares them."""
     start, stop = span(file)
     return stop - start
 
 
-def effort(file: FileIO) -> int:
+def effort(file: RawIOBase) -> int:
     """Bytes that have to be inflated to read the archive."""
     return sum(member.size for member in directory(file) if member.method == DEFLATED)
 
 
-def inspect(file: FileIO) -> list[Entry]:
+def inspect(file: RawIOBase) -> list[Entry]:
     """The arrays of an archive, in its own order."""
     members = directory(file)
     if len({member.filename for member in members}) < len(members):
@@ -67,7 +67,7 @@ def inspect(file: FileIO) -> list[Entry]:
     return entries
 
 
-def span(file: FileIO) -> tuple[int, int]:
+def span(file: RawIOBase) -> tuple[int, int]:
     """The first byte of the directory, and the byte behind it."""
     size = stamp_of(file).size
     for length in (END.size, END.size + FULL_16):  # with a comment behind it, the record is further up
@@ -89,7 +89,7 @@ def span(file: FileIO) -> tuple[int, int]:
     return start, end
 
 
-def wide_span(file: FileIO, end: int) -> tuple[int, int, int]:
+def wide_span(file: RawIOBase, end: int) -> tuple[int, int, int]:
     """(end, length, start) of the directory of an archive of many gigabytes."""
     at = end - LOCATOR_64.size
     if at >= END_64.size:
@@ -101,7 +101,7 @@ def wide_span(file: FileIO, end: int) -> tuple[int, int, int]:
     raise UnreadableFile("is not a readable zip archive (its end record points nowhere)")
 
 
-def directory(file: FileIO) -> list[Member]:
+def directory(file: RawIOBase) -> list[Member]:
     """The members of an archive whose kind and name we accept."""
     start, stop = span(file)
     lines, at, found = read_bytes(file, start, stop - start), 0, []
@@ -169,7 +169,7 @@ def data_start(head: bytes, member: Member, size: int) -> int:
     return start
 
 
-def entry(file: FileIO, member: Member, start: int, head: bytes) -> Entry:
+def entry(file: RawIOBase, member: Member, start: int, head: bytes) -> Entry:
     """One array, known by its first bytes; its declared sizes must agree with each other."""
     is_stored = member.method == STORED
     most = member.size if is_stored else member.size + member.size // 500 + 64

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -19,6 +20,7 @@ from randeigen.backend.arrays import copy
 from randeigen.rows.formats import Deflated, Entry, LeafOffset, UnreadableFile, nbytes, storage
 from randeigen.rows.formats.io import Inflater, OpenFiles, Stamp, read_into
 from randeigen.rows.formats.npy import MAX_FORTRAN_BYTES
+from randeigen.rows.leaves import LeafSlice
 
 Structure: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, code, shape) of each leaf
 LEAF = struct.Struct("<q8s??qqqI")  # start, code, Fortran order, deflated: stored, size, skip, CRC
@@ -81,6 +83,22 @@ class Reader:
         if code == "BF16":
             found = (found.astype(np.uint32) << 16).view(np.float32)
         copy(out, found)
+
+    def fetch(self, rows: Iterable[int], slices: Sequence[LeafSlice], leaves: Sequence[int]) -> None:
+        """Fetch these stretches of all objects behind URLs at once; files are read when they are needed."""
+        from randeigen.rows.formats.remote import RemoteFile, fetch_together
+
+        wanted = []
+        for row in rows:
+            for entries in slices:
+                code, offset = self._at(row, leaves[entries.leaf])
+                size = storage(code).itemsize
+                with suppress(UnreadableFile):  # whoever reads the row hears of it
+                    file = self._handles[row]
+                    if isinstance(file, RemoteFile) and offset.deflated is None and not offset.fortran:
+                        start, stop = offset.start + entries.start * size, offset.start + entries.stop * size
+                        wanted.append((file, start, stop))
+        fetch_together(wanted)
 
     def stored(self, row: int, leaf: int, start: int, stop: int) -> NDArray[Any]:
         """Entries start..stop of a leaf, in C order, in the dtype they are stored in."""

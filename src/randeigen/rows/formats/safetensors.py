@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from io import FileIO
+from io import RawIOBase
 from typing import Any
 
 from randeigen.rows.formats import CODES, Entry, LeafOffset, UnreadableFile, nbytes, quote
 from randeigen.rows.formats.io import RepeatedKey, read_bytes, stamp_of, strict_json
 
 
-def extent(file: FileIO) -> int:
+def extent(file: RawIOBase) -> int:
     """Bytes of the header, as the file's first bytes declare them."""
     size = stamp_of(file).size
     if size < 8:
@@ -20,7 +20,7 @@ def extent(file: FileIO) -> int:
     return length
 
 
-def inspect(file: FileIO) -> list[Entry]:
+def inspect(file: RawIOBase) -> list[Entry]:
     """The tensors a file declares, in the header's order; UnreadableFile unless they fill it exactly."""
     length, size = extent(file), stamp_of(file).size
     header = parse(read_bytes(file, 8, length))
