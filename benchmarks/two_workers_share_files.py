@@ -2,7 +2,7 @@
 
     python -m benchmarks.two_workers_share_files [--out results/two-workers.json]
 
-n = 16 files of 2^22 float32 numbers, in the page cache. A worker is a process on a core of its own that has
+n = 32 files of 2^22 float32 numbers, in the page cache. A worker is a process on a core of its own that has
 begun before the clock starts; the clock covers both readings of its columns, the verdict in between, and the
 answer on disk. One worker and two take turns, and the best time of each counts: what else runs on a machine
 makes runs slower, never faster. Exits 1 below 1.6, or if the answers differ in a bit.
@@ -27,7 +27,7 @@ import randeigen
 from randeigen.rows import write_safetensors
 from studies.provenance import made_with
 
-N, D, LEAST, F, SEED = 16, 2**22, 1.6, 3, 1
+N, D, LEAST, F, SEED = 32, 2**22, 1.6, 3, 1
 
 
 def write_files(folder: Path) -> list[str]:
@@ -39,16 +39,23 @@ def write_files(folder: Path) -> list[str]:
     return paths
 
 
-def take_core(cores: Any) -> None:
-    """Keep this worker, its reading thread included, to the next core."""
+def take_core(cores: Any, urgent: bool) -> None:
+    """Keep this worker, its reading thread included, to the next core.
+
+    It is a session of its own: Linux shares a busy machine among sessions, and then among their processes.
+    """
+    os.setsid()
     os.sched_setaffinity(0, {cores.get()})
+    if urgent:
+        os.nice(-20)
+        Path("/proc/self/autogroup").write_text("-20")
 
 
-def pool_of(k: int, context: Any) -> ProcessPoolExecutor:
+def pool_of(k: int, context: Any, urgent: bool) -> ProcessPoolExecutor:
     cores = context.Queue()
     for core in sorted(os.sched_getaffinity(0))[:k]:
         cores.put(core)
-    return ProcessPoolExecutor(k, context, take_core, (cores,))
+    return ProcessPoolExecutor(k, context, take_core, (cores, urgent))
 
 
 def measure(paths: list[str], i: int, k: int) -> randeigen.Partial:
@@ -78,15 +85,20 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument(
+        "--urgent",
+        action="store_true",
+        help="Linux, as root: workers go before whatever else runs, as on a quiet machine.",
+    )
     options = parser.parse_args()
     times: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # of the workers, which import numpy anew
     with (
         tempfile.TemporaryDirectory() as name,
-        pool_of(1, get_context("spawn")) as one,
-        pool_of(2, get_context("spawn")) as two,
+        pool_of(1, get_context("spawn"), options.urgent) as one,
+        pool_of(2, get_context("spawn"), options.urgent) as two,
     ):
         paths, folder, pools = write_files(Path(name)), Path(name), {1: one, 2: two}
         answers = {k: str(folder / f"mean-{k}.safetensors") for k in pools}
@@ -104,7 +116,12 @@ def main() -> int:
     print(f"two workers are {ratio:.2f} times as fast as one; the same bytes: {same}")
     if options.out:
         record = {"n": N, "d": D, "repeats": options.repeats, "best": best, "times": times, "ratio": ratio}
-        record |= {"same_bytes": same, "load": os.getloadavg(), "made_with": made_with()}
+        record |= {
+            "urgent": options.urgent,
+            "same_bytes": same,
+            "load": os.getloadavg(),
+            "made_with": made_with(),
+        }
         options.out.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if ratio >= LEAST and same else 1
 
