@@ -145,6 +145,36 @@ def test_a_draft_that_somebody_removed_is_noticed(
         spend(paths, decision, (0, 2), out=out, progress=remove)
 
 
+def test_notes_of_a_draft_that_is_gone_do_not_count(
+    paths: list[str], decision: SharedDecision, out: Path
+) -> None:
+    expected = spend_all(paths, decision, out)
+    out.unlink()
+    spend(paths, decision, (0, 2), out=out)
+    (draft,) = out.parent.glob("*.draft")
+    draft.unlink()
+    assert spend(paths, decision, (1, 2), out=out).complete is None
+    assert not out.exists()
+    spend(paths, decision, (0, 2), out=out)
+    assert out.read_bytes() == expected
+
+
+def test_a_part_that_two_workers_write_at_once_is_no_error(
+    paths: list[str], decision: SharedDecision, out: Path
+) -> None:
+    spend(paths, decision, (0, 2), out=out)
+    others = []
+
+    def as_well(stage: str, done: int, total: int) -> None:
+        if not others:
+            others.append(None)
+            others.append(spend(paths, decision, (1, 2), out=out))
+
+    assert spend(paths, decision, (1, 2), out=out, progress=as_well).complete is None
+    assert others[1].complete is not None  # type: ignore[attr-defined]
+    assert os.listdir(out.parent) == ["mean.safetensors"]
+
+
 @pytest.mark.parametrize(
     ("name", "saying"),
     [

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from io import BytesIO
 from types import TracebackType
@@ -67,8 +67,12 @@ class Draft:
         return os.path.join(self._folder, f"{self._stem}.draft")
 
     def __enter__(self) -> Draft:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-        self._handle = os.open(self.path, flags, 0o666)
+        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._handle = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            self._remove(self._notes())  # of a draft that is no longer there
+        except FileExistsError:
+            self._handle = os.open(self.path, flags)
         try:
             os.ftruncate(self._handle, self._size)
             self._write(0, self._header)
@@ -113,7 +117,9 @@ class Draft:
     def settle(self, rounded: Rounded) -> Rounded | None:
         """Note that these columns are written; if all are, name the file and tell how it is rounded."""
         os.fsync(self._handle)
-        if not self._is_there():
+        if not self._is_at(self.path):
+            if self._is_at(self._out):  # somebody else wrote these columns too, and was quicker
+                return None
             raise BadRows(f"{self.path} was removed while it was written; spend all parts again.")
         note = f"{self._stem}.{self._run.start}-{self._run.stop}.spent"
         with replacing(os.path.join(self._folder, note)) as file:
@@ -126,9 +132,7 @@ class Draft:
         except FileNotFoundError:  # another worker found the same notes a moment ago
             if not os.path.exists(self._out):
                 raise
-        for name in notes:
-            with suppress(OSError):
-                os.unlink(os.path.join(self._folder, name))
+        self._remove(notes)
         totals = [each for _, each in notes.values()]
         return Rounded(*(math.hypot(*values) for values in zip(*totals, strict=True)))
 
@@ -147,10 +151,15 @@ class Draft:
                     continue
         return notes
 
-    def _is_there(self) -> bool:
-        """Whether the file that was written is still the draft."""
+    def _remove(self, notes: Iterable[str]) -> None:
+        for name in notes:
+            with suppress(OSError):
+                os.unlink(os.path.join(self._folder, name))
+
+    def _is_at(self, path: str) -> bool:
+        """Whether the file that was written has this name."""
         try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._handle))
+            return os.path.samestat(os.stat(path), os.fstat(self._handle))
         except OSError:
             return False
 
