@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 
 import matplotlib
@@ -26,7 +27,7 @@ def main() -> None:
     plain, guarded = (json.loads(path.read_text()) for path in (asked.plain, asked.guarded))
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     for run, name, colour in ((plain, "DDP", "#c44e52"), (guarded, "DDP with Guard", "#2f6db3")):
-        losses = [line["loss"] for line in run["log"]]
+        losses = [math.nan if line["loss"] is None else line["loss"] for line in run["log"]]
         left.plot(losses, color=colour, label=f"{name}: {run['log'][-1]['accuracy']:.0%} at the end")
         lost = next((step for step, loss in enumerate(losses) if not loss < MAX_SHOWN), None)
         if lost is not None:

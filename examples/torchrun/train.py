@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -71,17 +72,18 @@ def train(steps: int, guarded: bool) -> dict[str, Any]:
             optimizer.step()
         with torch.no_grad():
             out = net(test_x)
+        loss = float(cross_entropy(out, test_y))
         log.append(
             {
                 "step": step,
-                "loss": float(cross_entropy(out, test_y)),
+                "loss": loss if math.isfinite(loss) else None,  # JSON has no NaN
                 "accuracy": float((out.argmax(1) == test_y).float().mean()),
                 "trust": [] if guard is None else guard.trust.tolist(),
             }
         )
     if rank == 0:
         suspects = "" if guard is None else f", suspects {guard.suspects(below=0.85)}"
-        print(f"accuracy {log[-1]['accuracy']:.1%}, loss {log[-1]['loss']:.3g}{suspects}")
+        print(f"accuracy {log[-1]['accuracy']:.1%}, loss {loss:.3g}{suspects}")
     made_with = {**versions(), "commit": commit()}
     return {"made_with": made_with, "guarded": guarded, "faulty": FAULTY, "log": log}
 

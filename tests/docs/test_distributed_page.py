@@ -49,6 +49,14 @@ def test_times_on_a_gpu_are_those_of_the_record() -> None:
         assert text.format(measured[part]["exchange_ms"]) in PAGE
 
 
+def test_the_picture_is_of_a_run_that_failed_and_one_that_did_not() -> None:
+    plain, guarded = (record(f"torchrun-{kind}.json") for kind in ("plain", "guarded"))
+    trust = guarded["log"][-1]["trust"]
+    assert plain["log"][-1]["loss"] is None
+    assert guarded["log"][-1]["accuracy"] > 0.9
+    assert trust.index(min(trust)) == guarded["faulty"]
+
+
 @pytest.mark.slow
 @pytest.mark.dist
 def test_the_example_trains_under_guard_and_fails_without(tmp_path: Path) -> None:
