@@ -24,6 +24,7 @@ WORD_TABLE = "*word*"  # the embedding table's name in any of the models
 PARTS = {"randeigen-rows": f"rows:{WORD_TABLE}", "randeigen-hybrid": f"hybrid:rows:{WORD_TABLE}"}
 ATTACKS = {
     "none": "none",
+    "ep-silent": "ep:boost=1e-9",  # attackers who send nothing: what their own sentences are worth
     "ep": "ep",
     "ep-boosted": "ep:boost={boost!r}",
     "ep-blended": "ep:boost={boost!r},blend=true",
@@ -137,6 +138,9 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
         replace(small, attack=attack, rule=rule, eps=0.0 if attack == "none" else 0.2)
         for rule in ("mean", *ours[:2], "filtering-adaptive", ours[2], "filtering", "no-regret")
         for attack in ("none", "ep", "ep-boosted", "hidra", "hidra-adaptive", "ep-blended", "hidra-rows")
+    ]
+    kinds["silent"] = [
+        replace(small, attack="ep-silent", rule=rule, eps=0.2) for rule in ("mean", "randeigen")
     ]
     kinds["seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"]]
     kinds["eps-seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["eps"]]

@@ -35,6 +35,7 @@ COLUMNS = {
 }
 ATTACKS = {
     "none": "none",
+    "ep-silent": "EP, silent",
     "ep": "EP",
     "ep-boosted": "EP, boost n/m",
     "ep-blended": "EP, boost n/m, blended",
