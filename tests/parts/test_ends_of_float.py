@@ -12,6 +12,7 @@ import pytest
 
 import randeigen
 from randeigen import rules
+from randeigen.parts.judging import Judge
 
 CUTS = ("tensor", "columns:1", "columns:2", "hybrid", "hybrid:columns:2")
 SMALLEST = np.longdouble(1e-318)
@@ -158,3 +159,28 @@ def test_weights_of_any_ratio_are_no_overflow(cut: str, far: float) -> None:
     rows[:2] = 1e-127 * far  # the trusted row among them: all others are stretched
     result = randeigen.aggregate(rows, rule=rules.FLTrust(f=12, trusted=0), seed=0, partition=cut)
     check_certificate(rows, result, slice(2, 14))
+
+
+@pytest.mark.parametrize("cut", ["columns:1", "columns:4", "hybrid:columns:4"])
+@pytest.mark.parametrize("far", [1e200, 1.7e308])
+@pytest.mark.parametrize("near", [1e-250, 1.0, 1e100])
+def test_parts_with_rows_too_long_to_be_squared_are_judged_at_once(
+    cut: str, far: float, near: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = near * gaussian(20, 32)
+    rows[:2] = far * np.sign(gaussian(2, 32))
+    monkeypatch.setattr(Judge, "alone", None)  # which takes 30 times as long
+    result = randeigen.aggregate(rows, f=2, seed=0, partition=cut)
+    check_certificate(rows, result, slice(2))
+    assert not result.parts.weights[:, :2].any()
+    assert result.bias_bound < 20 * near
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_where_more_rows_are_that_long_than_may_be_corrupt_nothing_is_certain(cut: str) -> None:
+    for count in (3, 9):
+        rows = gaussian(20, 8)
+        rows[:count] = 1e300 * np.sign(gaussian(count, 8))
+        result = randeigen.aggregate(rows, f=2, seed=0, partition=cut)
+        assert np.isfinite(result.mean).all()
+        check_certificate(rows, result, slice(2))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -51,6 +52,7 @@ class GramBatch:
     start: Numbers  # (k, n) secret directions from which the search for top directions starts
     precision: float  # rounding of an entry, relative to the two rows' norms
     floor: float = 0.0  # squared norms below this may have underflowed
+    beyond: Flags | None = None  # (p, n) rows that were shortened, being too long to be squared
 
     @property
     def p(self) -> int:
@@ -61,7 +63,8 @@ class GramBatch:
         return int(self.gram.shape[1])
 
     def take(self, index: Indices) -> GramBatch:
-        return GramBatch(self.gram[index], self.prior_weights[index], self.start, self.precision, self.floor)
+        beyond = None if self.beyond is None else self.beyond[index]
+        return replace(self, gram=self.gram[index], prior_weights=self.prior_weights[index], beyond=beyond)
 
     def squared_norms_from_pivot(self) -> Numbers:
         return namespace(self.gram).einsum("pii->pi", self.gram)
@@ -79,6 +82,8 @@ class GramBatch:
         errors = self.precision * squares + self.floor
         if bool((squares < SMALLEST_MEAN_SQUARE).any()):
             errors = errors + UNDERFLOW * ((weights > 0) & (self.squared_norms_from_pivot() > 0)).any(1)
+        if self.beyond is not None:
+            errors = errors + namespace(errors).where((self.beyond & (weights > 0)).any(1), math.inf, 0.0)
         return errors
 
     def top_directions(self, weights: Numbers) -> TopDirections:
@@ -118,7 +123,11 @@ class GramBatch:
         """(p,) length of Σ (aᵢ − bᵢ)·xᵢ; both sum to the same."""
         difference = (weights_a - weights_b)[:, :, None]
         squares = (difference * (self.gram @ difference)).sum(1)[:, 0]
-        return namespace(squares).clip(squares, 0, None) ** 0.5
+        distances = namespace(squares).clip(squares, 0, None) ** 0.5
+        if self.beyond is None:
+            return distances
+        moves = (self.beyond & (weights_a != weights_b)).any(1)
+        return namespace(squares).where(moves, math.inf, distances)
 
     def _mean_squares(self, weights: Numbers) -> Numbers:
         return (weights * self.squared_norms_from_pivot()).sum(1) / weights.sum(1)

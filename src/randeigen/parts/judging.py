@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.arrays import as_float64, as_host, to_host_float64
-from randeigen.backend.batched import beside, namespace, where_true
+from randeigen.backend.batched import Flags, beside, namespace, where_true
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import distance_to_mean
 from randeigen.geometry.gram import GramGeometry
@@ -21,6 +21,7 @@ from randeigen.pipeline import judge
 from randeigen.rules.base import Assumed, Rule
 from randeigen.types import Array, Index, Mask
 
+MAX_ROW_EXPONENT = 440  # rows of larger numbers than 2**this in the judge's unit are too long to be squared
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
 
 
@@ -75,6 +76,7 @@ class Judge:
         with np.errstate(all="ignore"):
             scaled, fits = self.in_unit(pieces)
             left: Index = np.flatnonzero(fits)
+            can = True  # judge many at once
             for in_float64 in (False, True) if works_in_float32(scaled) else (True,):
                 if not left.size or scaled.shape[1] < MIN_BATCHED_ROWS:
                     break
@@ -82,10 +84,20 @@ class Judge:
                 batch, sound = measured_batch(some, rng, in_float64)
                 good = where_true(sound)
                 judged = self.batch(batch.take(good)) if len(good) else None
+                can = can and (judged is not None or not len(good))
                 if judged:
                     done.append((left[as_host(good)], judged))
                     left = left[~as_host(sound)]
-        for k in (*left.tolist(), *np.flatnonzero(~fits).tolist()):
+            left = np.concatenate((left, np.flatnonzero(~fits)))
+            if left.size and can and scaled.shape[1] >= MIN_BATCHED_ROWS:
+                some, beyond = self.shortened(pieces[left])
+                batch, sound = measured_batch(some, rng, True)
+                batch, good = replace(batch, beyond=beyond), where_true(sound)
+                judged = self.batch(batch.take(good)) if len(good) else None
+                if judged:
+                    done.append((left[as_host(good)], judged))
+                    left = left[~as_host(sound)]
+        for k in left.tolist():
             done.append((np.array([k]), self.alone(self.measured(pieces[k], first + k), first + k)))
         return done
 
@@ -96,6 +108,20 @@ class Judge:
         exact = as_float64(pieces)
         scaled = exact * 2.0**-self.exponent  # exact where nothing over- or underflows
         return scaled, as_host((scaled * 2.0**self.exponent == exact).reshape(len(exact), -1).all(1))
+
+    def shortened(self, pieces: Any) -> tuple[Any, Flags]:
+        """The same in this unit, rows that are too long to be squared in it shortened; (p, n) which they are.
+
+        In a piece that has none of these, or has numbers too small for this unit, all become NaN.
+        """
+        exact = as_float64(pieces)
+        xp, longest = namespace(exact), 2.0 ** min(MAX_ROW_EXPONENT + self.exponent, 1000)
+        lengths = xp.amax(abs(exact), 2)
+        beyond = lengths > longest
+        near = xp.where(beyond[:, :, None], exact / lengths[:, :, None] * longest, exact)
+        scaled = near * 2.0**-self.exponent
+        fits = (scaled * 2.0**self.exponent == near).reshape(len(near), -1).all(1) & beyond.any(1)
+        return xp.where(fits[:, None, None], scaled, math.nan), beyond
 
     def batch(self, batch: GramBatch) -> Judged | None:
         """Many parts at once; None where the rule takes one after the other."""
