@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from studies.walk import Stumble, matches, walk
+import randeigen
+from randeigen import attacks
+from studies.walk import Stumble, blocks, matches, walk
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 
@@ -26,6 +29,20 @@ def test_a_researcher_with_her_own_attack(tmp_path: Path) -> None:
     for package in ("torch", "typer", "sklearn", "matplotlib"):
         pytest.importorskip(package)
     assert walk(HOW_TO / "researcher.md", tmp_path) > 8
+
+
+def test_the_files_of_the_researcher_are_an_attack_and_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [block for block in blocks((HOW_TO / "researcher.md").read_text()) if block.file]
+    assert [block.file for block in files] == ["mine.py", "my_rules.py"]
+    for block in files:
+        (tmp_path / str(block.file)).write_text(block.text)
+    assert attacks.build("mine.py:Reversed:factor=2").factor == 2
+    rows = np.random.default_rng(0).standard_normal((10, 40))
+    rows[0] *= 9
+    assert not randeigen.aggregate(rows, rule="my_rules.py:shortest", f=1).kept[0]
 
 
 @pytest.mark.parametrize(
