@@ -40,6 +40,7 @@ class AggregateOptions:
     geometry: GeometryKind
     on_excess: OnExcess
     partition: str = "whole"
+    counts: tuple[Any, ...] | None = None  # what each file claims for itself, in the order of the files
 
 
 class Judged(NamedTuple):
@@ -73,6 +74,7 @@ def aggregate_files(
             geometry=call.geometry,
             on_excess=call.on_excess,
             partition=call.partition,
+            row_weights=call.counts,
             progress=progress,
         )
     except TooManyCorrupt as error:

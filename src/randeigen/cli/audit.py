@@ -221,6 +221,9 @@ def _call(fields: dict[str, Any]) -> AggregateOptions:
         geometry=_take(fields, "geometry", str),
         on_excess=_take(fields, "on_excess", str),
         partition=_take({"partition": "whole"} | fields, "partition", str),  # which audits once did not have
+        counts=None
+        if (counts := _take({"counts": None} | fields, "counts", list, type(None))) is None
+        else tuple(counts),
     )
 
 

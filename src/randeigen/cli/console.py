@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,6 +23,13 @@ from randeigen.types import Progress
 if TYPE_CHECKING:
     from rich.console import Console
 
+FIRST_LINE_SECONDS, LINE_SECONDS = 2.0, 10.0  # of progress where stderr is no terminal: first, and between
+FOLDED_WIDTH = 9  # columns of text are at least this wide
+PACKAGES = {  # by module: the package, and the extra that brings it
+    "matplotlib": ("matplotlib", "plot"),
+    "sklearn": ("scikit-learn", "experiments"),
+    "torch": ("torch", "experiments"),
+}
 DIFFERS, MISTAKE, MISSING, CORRUPT, INTERRUPTED = 1, 2, 3, 4, 130
 
 
@@ -61,6 +70,18 @@ def exit_on_error() -> Iterator[None]:
         raise typer.Exit(MISTAKE) from None
 
 
+def require(what: str, *modules: str) -> None:
+    """Refuse before any work what an optional dependency is missing for."""
+    for module in modules:
+        try:
+            found = find_spec(module) is not None
+        except (ImportError, ValueError):  # it is there and no module
+            found = False
+        if not found:
+            package, extra = PACKAGES[module]
+            raise MissingExtra(f"{what} needs {package}: pip install 'randeigen[{extra}]'")
+
+
 def print_error(text: str) -> None:
     """One line on stderr."""
     print(plain(text), file=sys.stderr)
@@ -81,14 +102,14 @@ def console() -> Console:
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A progress bar on stderr for each stage, if stderr is a terminal."""
+    """A progress bar on stderr for each stage; where that is no terminal, now and then a line."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     screen = Console(stderr=True, markup=False, highlight=False)
     if quiet or not screen.is_terminal:
-        yield None
+        yield None if quiet else _progress_lines()
         return
     columns = (TextColumn("{task.description:>14}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bars(*columns, console=screen, transient=True) as bars:
@@ -104,15 +125,75 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
 
 @contextmanager
 def spinner() -> Iterator[Callable[[str], None]]:
-    """A function that shows what is being done now, on stderr, if that is a terminal."""
+    """A function that shows what is being done now, on stderr; where that is no terminal, now and then."""
     from rich.console import Console
 
     screen = Console(stderr=True, markup=False, highlight=False)
     if not screen.is_terminal:
-        yield lambda text: None
+        due = _due()
+        yield lambda text: print_error(text) if due() else None
         return
     with screen.status("") as status:
         yield status.update
+
+
+def print_table(titles: Sequence[str], lines: Sequence[Sequence[str]], names: Collection[str]) -> None:
+    """A table on stdout; columns of `names` may be folded, the others hold numbers.
+
+    Where it does not fit, every line is a block of its own: cut numbers would be wrong numbers.
+    """
+    from rich import box
+    from rich.table import Table
+
+    screen = console()
+    heads = [title if title in names else title.replace(" ", "\n", 1) for title in titles]
+    least = [
+        FOLDED_WIDTH if title in names else max(len(text) for text in (*head.split("\n"), *column))
+        for title, head, column in zip(titles, heads, zip(*lines, strict=True), strict=True)
+    ]
+    if sum(least) + 3 * len(least) > screen.width:
+        wide = max(map(len, titles))
+        for line in lines:
+            screen.print()
+            for title, text in zip(titles, line, strict=True):
+                screen.print(f"{title:>{min(wide, screen.width // 2)}}  {plain(text)}")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title, head in zip(titles, heads, strict=True):
+        if title in names:
+            table.add_column(head, overflow="fold", min_width=FOLDED_WIDTH)
+        else:
+            table.add_column(head, justify="right", no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
+    screen.print(table)
+
+
+def _progress_lines() -> Progress:
+    """Progress as lines, each with the time that is left."""
+    began: dict[str, tuple[float, Callable[[], bool]]] = {}
+
+    def progress(stage: str, done: int, total: int) -> None:
+        start, due = began.setdefault(stage, (time.monotonic(), _due()))
+        if done and due():
+            left = (time.monotonic() - start) / done * (total - done)
+            print_error(f"{stage}: {done:,} of {total:,}, about {left:.0f} s left")
+
+    return progress
+
+
+def _due() -> Callable[[], bool]:
+    """Whether a line is to be printed: after some seconds for the first time, then every so often."""
+    following = time.monotonic() + FIRST_LINE_SECONDS
+
+    def due() -> bool:
+        nonlocal following
+        if time.monotonic() < following:
+            return False
+        following = time.monotonic() + LINE_SECONDS
+        return True
+
+    return due
 
 
 def print_line(text: str) -> None:

@@ -6,17 +6,15 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
-from rich import box
-from rich.table import Table
 
-from randeigen.cli.console import INTERRUPTED, console, print_error
+from randeigen.cli.console import INTERRUPTED, print_error
 from randeigen.errors import RandEigenError
 from randeigen.lab.record_files import described, file_name, find_record
 from randeigen.provenance import command, commit
@@ -135,16 +133,3 @@ class ProgressLine:
 def print_records(records: Sequence[RunRecord[Any, Any]]) -> None:
     """The records as JSON on stdout."""
     print(json.dumps([json.loads(record.as_json()) for record in records], indent=1))
-
-
-def print_table(titles: Sequence[str], lines: Sequence[Sequence[str]], names: Collection[str]) -> None:
-    """The end of every run on stdout; columns of `names` may be folded, the others hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in titles:
-        if title in names:
-            table.add_column(title, overflow="fold", min_width=9)
-        else:
-            table.add_column(title.replace(" ", "\n", 1), justify="right", no_wrap=True)
-    for line in lines:
-        table.add_row(*line)
-    console().print(table)

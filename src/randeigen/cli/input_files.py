@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from randeigen.cli.aggregate_files import folder_of
-from randeigen.cli.console import UsageError
+from randeigen.cli.console import UsageError, print_error
 from randeigen.errors import MissingExtra
 from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.formats.io import is_url
 
 KNOWN = ", ".join(FORMATS)
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+CONVERT = (
+    "Such a file is a Python pickle, which can run what its sender wrote when it is opened, so none is read. "
+    "To convert one: safetensors.torch.save_file(torch.load('a.pt', weights_only=True), 'a.safetensors')."
+)
 
 
 def expand(arguments: Iterable[str]) -> list[str]:
@@ -34,6 +41,8 @@ def _refuse_mixture(paths: Sequence[str]) -> None:
     """No format is that of most files."""
     first = paths[0]
     for path in paths:
+        if suffix_of(path) in PICKLES:
+            raise UsageError(f"{path} is not read. {CONVERT}")
         if suffix_of(path) not in FORMATS:
             raise UsageError(f"{path} is not a file of updates; give files that end in {KNOWN}.")
         if suffix_of(path) != suffix_of(first):
@@ -46,6 +55,14 @@ def _files(argument: str) -> list[str]:
     if os.path.isdir(argument):
         names = [name for name in os.listdir(argument) if suffix_of(name) in FORMATS and name[0] != "."]
         paths = [os.path.join(argument, name) for name in names]
+        pickles = [name for name in os.listdir(argument) if suffix_of(name) in PICKLES]
+        if pickles:
+            found = f"{len(pickles)} files such as {pickles[0]}" if len(pickles) > 1 else pickles[0]
+            if not paths:
+                raise UsageError(
+                    f"the folder {argument} holds {found}, and none that ends in {KNOWN}. {CONVERT}"
+                )
+            print_error(f"Note: the folder {argument} also holds {found}, left aside. {CONVERT}")
         if not paths:
             raise UsageError(f"the folder {argument} holds no files that end in {KNOWN}.")
     elif os.path.lexists(argument):
@@ -76,6 +93,38 @@ def _objects(url: str) -> list[str]:
     if not urls:
         raise UsageError(f"{url}: no objects there end in {KNOWN}.")
     return sorted(urls, key=natural)
+
+
+def read_counts(file: str, paths: Sequence[str]) -> tuple[Any, ...]:
+    """What a JSON object claims for each of these files, in their order; null counts as no number.
+
+    Its keys are the files' names, with as much of the path as it takes to tell them apart.
+    """
+    try:
+        with open(file, encoding="utf-8") as stream:
+            claims = json.load(stream, parse_constant=lambda word: None)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--counts {file} is not JSON: {error}.") from None
+    if not isinstance(claims, dict):
+        raise UsageError(f'--counts {file}: give an object such as {{"client-1.npz": 120}}.')
+    matches = {key: [row for row, path in enumerate(paths) if _ends_in(path, key)] for key in claims}
+    for key, rows in matches.items():
+        if len(rows) != 1:
+            which = f"{len(rows)} of the files end in this" if rows else "no file is called this"
+            raise UsageError(f"--counts {file} names {key!r}; {which}.")
+    by_row = {rows[0]: claims[key] for key, rows in matches.items()}
+    missing = [path for row, path in enumerate(paths) if row not in by_row]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UsageError(f"--counts {file} has no count for {missing[0]}{more}; give one for each file.")
+    if len(by_row) < len(matches):
+        raise UsageError(f"--counts {file} has two counts for one file.")
+    return tuple(by_row[row] for row in range(len(paths)))
+
+
+def _ends_in(path: str, key: str) -> bool:
+    parts, asked = os.path.normpath(path).split(os.sep), os.path.normpath(key).split(os.sep)
+    return parts[-len(asked) :] == asked
 
 
 def natural(path: str) -> list[tuple[int, str]]:

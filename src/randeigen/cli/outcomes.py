@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -15,10 +16,12 @@ from randeigen.certificate import meaning
 from randeigen.cli.aggregate_files import folder_of, within, without_path
 from randeigen.cli.console import console, plain, print_line
 from randeigen.outcomes import DOWN_WEIGHTED, DOWN_WEIGHTED_BELOW, KEPT, LEFT_OUT, LEFT_OUT_BELOW, outcome_of
+from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.types import Aggregate
 
 MAX_FILES_LISTED = 20  # more files than this are not shown one by one without --all
-MAX_EXCEPTIONS_LISTED = 40  # left out and down-weighted files that are shown even then
+MAX_EXCEPTIONS_LISTED = 40  # of the files that fare unlike most, which are shown even then
+MIN_WIDTH_OF_REASONS = 60  # of the terminal, for a column of their own
 COLOURS = {KEPT: "", DOWN_WEIGHTED: "yellow", LEFT_OUT: "red"}
 RANK = {LEFT_OUT: 0, DOWN_WEIGHTED: 1, KEPT: 2}
 
@@ -28,21 +31,31 @@ class FileOutcome:
     """One file's part in the answer."""
 
     weight: float
-    share: float  # the weight in even shares: 1.0 if all files count the same
+    share: float  # the weight in even shares, or in shares by count: 1.0 in a plain mean of that kind
     fate: str  # one of the words of `randeigen.outcomes`; audits have a field of this name
     round: int | None  # the round in which it lost most weight
     score: float | None  # squared distance from the mean in that round, in units of the variance
     reason: str
 
 
-def file_outcomes(result: Aggregate, paths: Sequence[str]) -> list[FileOutcome]:
-    """The outcome of each file, in the order of `paths`."""
-    return [_file_outcome(result, row) for row in range(len(paths))]
+def file_outcomes(result: Aggregate, *, counts: Sequence[Any] | None = None) -> list[FileOutcome]:
+    """The outcome of each file; shares are of what its count would give it, where files have counts."""
+    shares = result.weights * result.weights.size if counts is None else _shares_of_claims(result, counts)
+    return [_file_outcome(result, row, float(share)) for row, share in enumerate(shares)]
 
 
-def _file_outcome(result: Aggregate, row: int) -> FileOutcome:
+def _shares_of_claims(result: Aggregate, counts: Sequence[Any]) -> Any:
+    """(n,) each file's weight over that before any judgement; 0 where that is none."""
+    n, f = result.weights.size, max(result.f - len(result.unusable), 0)
+    usable = np.array([row not in result.unusable for row in range(n)])
+    prior = np.zeros(n)
+    claims = read_claims(counts, MAX_CLAIM_RATIO, n)
+    prior[usable] = prior_weights_of(claims[usable], MAX_CLAIM_RATIO, f)[0]
+    return np.divide(result.weights * prior.sum(), prior, out=np.zeros(n), where=prior > 0)
+
+
+def _file_outcome(result: Aggregate, row: int, share: float) -> FileOutcome:
     verdict, weight = result.verdict, float(result.weights[row])
-    share = weight * result.weights.size
     outcome = outcome_of(share)
     if row in result.unusable:
         return FileOutcome(weight, share, outcome, None, None, without_path(result.unusable[row]))
@@ -125,11 +138,16 @@ def summary(result: Aggregate) -> dict[str, Any]:
 
 
 def show(
-    result: Aggregate, paths: Sequence[str], files: Sequence[FileOutcome], rule: str, everything: bool
+    result: Aggregate,
+    paths: Sequence[str],
+    files: Sequence[FileOutcome],
+    rule: str,
+    everything: bool,
+    one_is: str = "an even share",
 ) -> None:
-    """The whole verdict on stdout."""
+    """The whole verdict on stdout; `one_is` says what 1× stands for."""
     console().print(_table(paths, files, everything))
-    print_line(_counted(files))
+    print_line(_counted(files, one_is))
     print_line(certificate(result))
     print_line(price(result))
     verdict = result.verdict
@@ -153,26 +171,30 @@ def show(
 
 def _table(paths: Sequence[str], files: Sequence[FileOutcome], everything: bool) -> Table:
     order = sorted(range(len(paths)), key=lambda row: (RANK[files[row].fate], row))
+    if few := 2 * sum(file.fate == KEPT for file in files) < len(files):  # Krum keeps one: that comes first
+        order.sort(key=lambda row: files[row].fate != KEPT)
     if not everything and len(paths) > MAX_FILES_LISTED:
-        order = [row for row in order if files[row].fate != KEPT][:MAX_EXCEPTIONS_LISTED]
+        order = [row for row in order if (files[row].fate == KEPT) == few][:MAX_EXCEPTIONS_LISTED]
     base = folder_of(paths)
+    narrow = console().width < MIN_WIDTH_OF_REASONS  # then the reason is behind the verdict
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("file", overflow="fold", ratio=None, min_width=12)
     table.add_column("weight", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table.add_column("verdict", no_wrap=not narrow, overflow="fold")
+    if not narrow:
+        table.add_column("why", overflow="fold")
     for row in order:
         file, name = files[row], within(paths[row], base)
-        style = COLOURS[file.fate]
-        table.add_row(
-            Text(plain(name)), _share(file.share), Text(file.fate, style=style), Text(plain(file.reason))
-        )
+        verdict, reason = Text(file.fate, style=COLOURS[file.fate]), Text(plain(file.reason))
+        last = (verdict + Text(": ") + reason if file.reason else verdict,) if narrow else (verdict, reason)
+        table.add_row(Text(plain(name)), _share(file.share), *last)
     if not everything and (rest := [files[row] for row in set(range(len(paths))) - set(order)]):
         shares = [file.share for file in rest]
         lightest, heaviest = _share(min(shares)), _share(max(shares))
         between = lightest if lightest == heaviest else f"{lightest} to {heaviest}"
         name = count(len(rest), "other") if order else f"all {len(rest):,} files"
-        table.add_row(name, "", "/".join(sorted({file.fate for file in rest})), between)
+        fates = "/".join(sorted({file.fate for file in rest}))
+        table.add_row(name, "", *((f"{fates}: {between}",) if narrow else (fates, between)))
     return table
 
 
@@ -180,8 +202,8 @@ def _share(share: float) -> str:
     return "0" if share == 0 else "<0.01×" if share < 0.005 else f"{share:.2f}×"
 
 
-def _counted(files: Sequence[FileOutcome]) -> str:
+def _counted(files: Sequence[FileOutcome], one_is: str) -> str:
     counts = {word: sum(file.fate == word for file in files) for word in RANK}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     limits = f"below {DOWN_WEIGHTED_BELOW}× is {DOWN_WEIGHTED}, below {LEFT_OUT_BELOW}× {LEFT_OUT}"
-    return f"{counted}. 1× is an even share; {limits}."
+    return f"{counted}. 1× is {one_is}; {limits}."

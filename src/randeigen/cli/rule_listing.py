@@ -112,4 +112,6 @@ def numbers(one: Mapping[str, Any]) -> list[str]:
 
 def wrapped(text: str, width: int, indent: str) -> str:
     """Lines no longer than `width`, all but the first indented."""
-    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False)
+    return textwrap.fill(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from randeigen import timing
 from randeigen.certificate import meaning
-from randeigen.cli.console import console, print_line, progress_bar, spinner
+from randeigen.cli.console import print_line, print_table, progress_bar, spinner
 from randeigen.cli.rule_listing import by_worst, numbers
 from randeigen.errors import RandEigenError
 from randeigen.lab import rule_study
 from randeigen.registry import build_rule, pinned_name, without_digest
 from randeigen.rules import RULES
 
+TITLES = ("rule", "worst", "mean", "certificate", "kept", "better", "ms", "assumes")
 TIMED_COLUMNS, TIMED_EPS = 2**16, 0.1
 TIMED_ROWS = 50  # as many as the grid has where that is less
 LEGEND = (
@@ -29,7 +29,7 @@ LEGEND = (
 )
 
 
-def measure_rules(names: Sequence[str] | None, seeds: int, quiet: bool = False) -> dict[str, Any]:
+def measure_rules(names: Sequence[str] | None, seeds: int) -> dict[str, Any]:
     """The record: the results of these rules, or of all, on the standard grid and on the small one."""
     grid_seeds = list(range(rule_study.HELD_OUT, rule_study.HELD_OUT + seeds))
     names = [pinned_name(name) for name in names] if names else None
@@ -39,17 +39,15 @@ def measure_rules(names: Sequence[str] | None, seeds: int, quiet: bool = False) 
         _check(name)
     record: dict[str, Any] = {"seeds": grid_seeds, "standings": [], "small": []}
     if large:
-        record["standings"] = _results(large, grid_seeds, rule_study.MANY, TIMED_ROWS, quiet)
+        record["standings"] = _results(large, grid_seeds, rule_study.MANY, TIMED_ROWS)
     if small:
         beside = list(dict.fromkeys((*rule_study.BESIDE_SMALL, *small)))
-        record["small"] = _results(beside, grid_seeds, rule_study.FEW, rule_study.FEW, quiet)
+        record["small"] = _results(beside, grid_seeds, rule_study.FEW, rule_study.FEW)
     return {**record, "legend": LEGEND, "made_with": timing.versions()}
 
 
-def _results(
-    names: Sequence[str], seeds: Sequence[int], n: int, timed_rows: int, quiet: bool
-) -> list[dict[str, Any]]:
-    with progress_bar(quiet) as progress:
+def _results(names: Sequence[str], seeds: Sequence[int], n: int, timed_rows: int) -> list[dict[str, Any]]:
+    with progress_bar(quiet=False) as progress:
 
         def report(done: int) -> None:
             if progress is not None:
@@ -86,16 +84,12 @@ def show_measurement(record: dict[str, Any]) -> None:
     for part, rows in (("standings", rule_study.MANY), ("small", rule_study.FEW)):
         if not record[part]:
             continue
-        table = Table(box=None, pad_edge=False, title=f"n = {rows}", title_justify="left")
-        for title in ("rule", "worst", "mean", "certificate", "kept", "better", "ms", "assumes"):
-            justify: Any = "left" if title in ("rule", "assumes") else "right"
-            table.add_column(title, justify=justify, no_wrap=True)
-        for one in by_worst(record[part]):
-            style = "bold" if one["rule"] == rule_study.DEFAULT else ""
-            table.add_row(
-                without_digest(one["rule"]), *numbers(one), rule_study.assumption_of(one["rule"]), style=style
-            )
-        console().print(table)
+        lines = [
+            (without_digest(one["rule"]), *numbers(one), rule_study.assumption_of(one["rule"]))
+            for one in by_worst(record[part])
+        ]
+        print_line(f"n = {rows}")
+        print_table(TITLES, lines, names=("rule", "assumes"))
         broken = sum(one["violations"] for one in record[part])
         print_line(f"Certificates broken: {broken}.")
         for one in record[part]:

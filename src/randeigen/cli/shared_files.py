@@ -87,7 +87,7 @@ def write_audit(
     call = options_of(decision)
     digests = [Digest(*decision.digests[row]) for row in range(len(paths))]
     judged = Judged(result, {}, decision.inputs.d)
-    outcome = audits.Outcome(digests, file_outcomes(result, paths), judged, digest(out))
+    outcome = audits.Outcome(digests, file_outcomes(result), judged, digest(out))
     rule = build_rule(call.rule, call.eps, call.f)
     audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
 

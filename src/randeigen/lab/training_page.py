@@ -22,9 +22,9 @@ COLUMNS = {  # of the table, and what each says
     "accuracy": "test images that the final model classifies correctly",
     "attack success": "images the attacker aims at that the final model misreads as it wants; -- where "
     "it aims at none in particular",
-    "honest weight": "mean weight of an honest example in the last epoch: 100% where none lost any; suspects "
+    "honest weight": "mean weight of an honest example in the last epoch: 1× where none lost any; suspects "
     "counts those left out as 0, backward gives their weight to the others, so that it can be more",
-    "poison weight": "mean weight of a poisoned example in the same epoch; 0% where all of them are left out",
+    "poison weight": "mean weight of a poisoned example in the same epoch; 0× where all of them are left out",
     "AUC": "how often the defence finds a poisoned example more suspicious than an honest one: 1 always, 0.5 "
     "by chance",
     "an epoch": "seconds, the defence included; the median",
@@ -52,9 +52,15 @@ CAPTIONS = {
 def table_row(record: CentralizedRecord) -> tuple[str, ...]:
     """The last epoch of a run as cells, in the order of `COLUMNS`."""
     last, times = record.history[-1], sorted(epoch.seconds for epoch in record.history)
-    shares = (last.accuracy, last.asr, last.weight_honest, last.weight_poison)
+    rates, weights = (last.accuracy, last.asr), (last.weight_honest, last.weight_poison)
     auc = NO_VALUE if last.auc is None else f"{last.auc:.3f}"
-    return (record.spec.defence, *map(percent, shares), auc, f"{times[len(times) // 2]:.1f} s")
+    typical = f"{times[len(times) // 2]:.1f} s"
+    return (record.spec.defence, *map(percent, rates), *map(shares, weights), auc, typical)
+
+
+def shares(weight: float | None) -> str:
+    """A weight in even shares: 1× is what every example has in a plain mean."""
+    return NO_VALUE if weight is None else f"{weight:.2f}×"
 
 
 def write_training_page(

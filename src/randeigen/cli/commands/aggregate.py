@@ -14,7 +14,7 @@ import typer
 from randeigen.cli import audit as audits
 from randeigen.cli.aggregate_files import AggregateOptions, Fingerprints, aggregate_files, digest, write
 from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
-from randeigen.cli.input_files import check_apart, check_one_home, check_output, expand
+from randeigen.cli.input_files import check_apart, check_one_home, check_output, expand, read_counts
 from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import FileOutcome, file_outcomes, show, summary
 from randeigen.registry import DEFAULT, build_rule, pinned_name
@@ -67,6 +67,14 @@ def aggregate(
             "and then the rows of tensors that stand out.",
         ),
     ] = "whole",
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help='Example counts of the files, {"client-1.npz": 120, ...}: claims of the senders, which '
+            "count up to three times the median and never so that f files hold over a third.",
+        ),
+    ] = None,
     audit: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a record that `replay` can check, .json.")
     ] = None,
@@ -92,6 +100,7 @@ def aggregate(
       randeigen aggregate 'round-7/*.npz' --f 3 --out mean.npz --audit audit.json
       randeigen aggregate a.npy b.npy c.npy --f 1 --out mean.npy --json | jq .bias_bound
       randeigen aggregate updates/ --f 0 --rule mean --out plain.safetensors
+      randeigen aggregate updates/ --eps 0.1 --counts counts.json --out mean.safetensors
       randeigen aggregate updates/ --eps 0.2 --partition 'hybrid:rows:*embed*' --out mean.safetensors
       torchrun --nproc-per-node 8 -m randeigen aggregate updates/ --eps 0.1 --out mean.safetensors
 
@@ -102,10 +111,10 @@ def aggregate(
     """
     with exit_on_error():
         call = AggregateOptions(rule, eps, f, seed, geometry, on_excess, partition)
-        _run(call, updates, Output(out, audit, as_json, quiet, everything, force))
+        _run(call, updates, counts, Output(out, audit, as_json, quiet, everything, force))
 
 
-def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None:
+def _run(call: AggregateOptions, updates: Sequence[str], counts: str | None, output: Output) -> None:
     if call.eps is None and call.f is None:
         raise UsageError(
             "say how many files may be corrupt: --eps, a fraction, or --f, a number (--f 0 for none)."
@@ -116,13 +125,17 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
         from randeigen.cli.over_ranks import Ranks, aggregate_over_ranks
 
         if ranks := Ranks.of_environment():
+            if counts is not None:
+                raise UsageError("--counts is for one process; leave it out under torchrun.")
             shared = partial(_checked, updates, output)
             found = aggregate_over_ranks(ranks, call, shared, out, audit, output.force, output.quiet)
             if not ranks.rank:
-                files = file_outcomes(found.result, found.paths)
+                files = file_outcomes(found.result)
                 _print_report(found.call, asked, found.result, found.paths, files, output)
             return
     paths = _checked(updates, output)
+    if counts is not None:
+        call = replace(call, counts=read_counts(counts, paths))
 
     with progress_bar(output.quiet) as progress:
         prints = Fingerprints(paths, progress)
@@ -130,7 +143,7 @@ def _run(call: AggregateOptions, updates: Sequence[str], output: Output) -> None
             paths, rule, call, out, progress, prints.visit if audit is not None else None
         )
     result = judged.result
-    files = file_outcomes(result, paths)
+    files = file_outcomes(result, counts=call.counts)
     call = replace(call, seed=result.seed)
     with staging(out) as draft:  # the answer and its audit, or neither
         write(draft, result, judged.dtypes)
@@ -162,7 +175,8 @@ def _print_report(
     if output.as_json:
         print(json.dumps(_report(call, result, paths, files, output), allow_nan=False, indent=1))
     elif not output.quiet:
-        show(result, paths, files, asked, output.everything)
+        one_is = "an even share" if call.counts is None else "the share that its count would give it"
+        show(result, paths, files, asked, output.everything, one_is)
         written = f"Mean written to {output.out}" + (f", audit to {output.audit}" if output.audit else "")
         print_line(f"{written}.")
 

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from randeigen.attacks import ATTACKS, POISONS
-from randeigen.cli.console import UsageError, console, exit_on_error, print_error, print_line
+from randeigen.cli.console import UsageError, console, exit_on_error, print_error, print_line, require
 from randeigen.cli.options import TableAsJson
 from randeigen.cli.rule_listing import wrapped
 from randeigen.registry import parameters
@@ -49,6 +49,7 @@ def attacks(
     """
     with exit_on_error():
         if pictures is not None:
+            require("attacks --pictures", "torch", "matplotlib", "sklearn")
             from randeigen.lab.attack_gallery import draw_gallery
 
             if unknown := [name for name in only or () if name not in ATTACKS]:
@@ -84,5 +85,6 @@ def attacks(
                 head = f"{line['attack']:<{INDENT}}{line['does']} ({line['goal']})"
                 takes = ", ".join(line["parameters"]) or "nothing"
                 more = f"{blank}knows {line['knows']} · takes {takes} · {line['paper']}"
-                screen.print(Text(wrapped(head, WIDTH, blank)))
-                screen.print(Text(wrapped(more, WIDTH, blank), style="dim"))
+                width = min(WIDTH, screen.width)
+                screen.print(Text(wrapped(head, width, blank)))
+                screen.print(Text(wrapped(more, width, blank), style="dim"))

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from randeigen import timing
-from randeigen.cli.console import UsageError, console, exit_on_error, spinner
+from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, spinner
 from randeigen.cli.options import Device, TableAsJson
 from randeigen.registry import build_rule, pinned_name, without_digest
 from randeigen.rows.write import replacing
 from randeigen.timed_rows import Dtype, Form
+
+TITLES = ("rule", "n", "d", "median ms", "best ms", "extra MB", "beside a plain mean")
 
 
 def bench(
@@ -83,19 +84,16 @@ def _exponents(timings: Sequence[timing.Timing], names: Sequence[str]) -> dict[s
 
 
 def _show(timings: Sequence[timing.Timing], exponents: dict[str, float]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for title in ("rule", "n", "d", "dtype", "form", "median ms", "best ms", "extra MB", ""):
-        table.add_column(
-            title, justify="left" if title in ("rule", "dtype", "form", "") else "right", no_wrap=True
-        )
+    lines = []
     for t in timings:
-        costs = f"costs {t.means:.1f} means"
         numbers = f"{t.median_ms:.2f}", f"{t.best_ms:.2f}", f"{t.extra_mb:.1f}"
-        table.add_row(without_digest(t.rule), str(t.n), f"{t.d:,}", t.dtype, t.form, *numbers, costs)
-    screen = console()
-    screen.print(table)
+        lines.append((without_digest(t.rule), str(t.n), f"{t.d:,}", *numbers, f"costs {t.means:.1f} means"))
+    print_table(TITLES, lines, names=TITLES[:1])
+    print_line(f"rows: {timings[0].dtype}, {timings[0].form}, on {timings[0].device}")
     for width in sorted({t.d for t in timings}):
         plain = min((t.mean_ms, t.mean_best_ms) for t in timings if t.d == width)
-        screen.print(f"a plain mean at d = {width:,} takes {plain[0]:.2f} ms (best {plain[1]:.2f})")
+        print_line(f"a plain mean at d = {width:,} takes {plain[0]:.2f} ms (best {plain[1]:.2f})")
+    if any(t.rule == "mean" for t in timings):
+        print_line("The rule mean is that average with its certificate, which is what it costs more.")
     for name, exponent in exponents.items():
-        screen.print(f"{without_digest(name)} grows with d to the power {exponent:.2f}")
+        print_line(f"{without_digest(name)} grows with d to the power {exponent:.2f}")

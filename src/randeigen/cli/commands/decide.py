@@ -74,7 +74,7 @@ def decide(
         decision = judge(total, pinned_name(rule), eps, f, seed, on_excess)
         decision.write(out)
     result, names = decision.completed(), decision.inputs.names
-    files = file_outcomes(result, names)
+    files = file_outcomes(result)
     if as_json:
         listed = [{"file": name, **asdict(file)} for name, file in zip(names, files, strict=True)]
         report = {

@@ -14,8 +14,7 @@ import randeigen
 from randeigen import advice, plotting
 from randeigen.certificate import meaning
 from randeigen.cli.aggregate_files import folder_of, within, without_path
-from randeigen.cli.console import exit_on_error, print_line, progress_bar
-from randeigen.cli.experiment_runs import print_table
+from randeigen.cli.console import exit_on_error, print_line, print_table, progress_bar
 from randeigen.cli.input_files import check_output, expand
 from randeigen.cli.options import Geometry, SecretSeed, Updates
 from randeigen.cli.outcomes import number

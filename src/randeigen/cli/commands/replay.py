@@ -73,12 +73,19 @@ def replay(
         report = {"audit": audit, "confirmed": not differences, "differences": differences}
         print(json.dumps(report, allow_nan=False, indent=1))
     elif not quiet:
-        _print_differences(recorded, differences)
+        _print_differences(recorded, _folder(recorded, audit, data), differences)
     if differences:
         raise typer.Exit(DIFFERS)
 
 
-def _print_differences(recorded: Audit, differences: Sequence[dict[str, Any]]) -> None:
+def _folder(recorded: Audit, audit: str, data: str | None) -> str:
+    """Where the files are looked for."""
+    if data is not None or is_url(recorded.folder):
+        return data or recorded.folder
+    return os.path.join(os.path.dirname(os.path.abspath(audit)), recorded.folder)
+
+
+def _print_differences(recorded: Audit, folder: str, differences: Sequence[dict[str, Any]]) -> None:
     if not differences:
         same = "the same verdict, the same certificate and the same answer"
         how = f"rule {recorded.call.rule}, seed {recorded.call.seed}"
@@ -91,6 +98,10 @@ def _print_differences(recorded: Audit, differences: Sequence[dict[str, Any]]) -
         if (hidden := len(alike) - MAX_DIFFERENCES_SHOWN) > 0:
             print_line(f"         and {hidden:,} more of this kind; --json shows all")
     print_line(f"Not confirmed: {count(len(differences), 'difference')}.")
+    paths = [os.path.join(folder, file) for file in recorded.files]
+    if not is_url(folder) and not any(map(os.path.lexists, paths)):
+        where = os.path.normpath(folder)
+        print_line(f"None of the files is in {where}. If they moved, say where they are now: --data FOLDER")
     if recorded.version != randeigen.__version__:
         print_line(f"The audit was written by randeigen {recorded.version}, this is {randeigen.__version__}.")
 
@@ -100,9 +111,7 @@ def _differences(
 ) -> list[Difference]:
     """Everything that is not as the audit says, files first."""
     home = os.path.dirname(os.path.abspath(audit))
-    there = recorded.folder if is_url(recorded.folder) else os.path.join(home, recorded.folder)
-    folder = data if data is not None else there
-    paths = [os.path.join(folder, file) for file in recorded.files]
+    paths = [os.path.join(_folder(recorded, audit, data), file) for file in recorded.files]
     out = os.path.join(home, recorded.output)
     if suffix_of(out) not in FORMATS:
         names = f"the audit names the output file {recorded.output}"
@@ -121,7 +130,9 @@ def _differences(
     with tempfile.TemporaryDirectory() as scratch:
         again = os.path.join(scratch, "answer" + suffix_of(out))
         write(again, judged.result, judged.dtypes)
-        outcome = Outcome(digests, file_outcomes(judged.result, paths), judged, digest(again))
+        outcome = Outcome(
+            digests, file_outcomes(judged.result, counts=recorded.call.counts), judged, digest(again)
+        )
         recomputed = record(recorded.call, rule, paths, outcome, out, audit)
         # Names are as recorded: they decided which files were read, and are under the seal.
         for each, file in zip(recomputed["files"], recorded.files, strict=True):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from randeigen.cli.console import UsageError, exit_on_error, print_error, print_line
+from randeigen.cli.console import UsageError, exit_on_error, print_error, print_line, require
 from randeigen.cli.experiment_runs import ProgressLine, resumable
 from randeigen.cli.options import Device
 
@@ -57,9 +57,11 @@ def reproduce(
         if listed or experiment is None:
             _list(experiment)
         elif experiment in MEASUREMENTS:
+            require("reproduce", "torch", "sklearn")
             with resumable():
                 _measure(experiment, device, out)
         elif experiment in EXPERIMENTS:
+            require("reproduce", "torch")
             with resumable():
                 _run(experiment, cell or [], seed or list(range(seeds)), rounds, device, out)
         else:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from randeigen.cli.console import UsageError, console, exit_on_error, print_line
+from randeigen.cli.console import UsageError, console, exit_on_error, print_line, require
 from randeigen.cli.rule_listing import FAMILIES, Page, pages, wrapped
 from randeigen.rows.write import replacing
 from randeigen.rules.base import literal_choices
@@ -52,10 +52,11 @@ def rules(
             return
         if name:
             raise UsageError(f"to measure one rule, say --measure --rule {name}.")
+        require("rules --measure", "sklearn")
         # Here, not above: a listing needs no laboratory.
         from randeigen.cli.rule_measurement import measure_rules, show_measurement
 
-        record = measure_rules(rule, seeds, as_json)
+        record = measure_rules(rule, seeds)
         text = json.dumps(record, indent=1, ensure_ascii=False)
         if out:
             with replacing(out) as file:
@@ -97,25 +98,31 @@ def _all(known: Iterable[Page]) -> None:
 
 
 def _entry(screen: Any, page: Page, indent: int) -> None:
-    blank, facts = " " * indent, page.facts
+    width = min(WIDTH, screen.width)
+    blank, facts = " " * min(indent, width // 3), page.facts
     head = f"  {page.name:<{indent - 2}}"
-    screen.print(Text(wrapped(f"{head}{page.class_name}. {page.line}", WIDTH, blank)))
+    screen.print(Text(wrapped(f"{head}{page.class_name}. {page.line}", width, blank)))
     costs = f"{blank}cost {facts.cost} · breaks down at {facts.breakdown} · {facts.paper}"
     for line in (costs, f"{blank}blind to {facts.blind_to}"):
-        screen.print(Text(wrapped(line, WIDTH, blank), style="dim"))
+        screen.print(Text(wrapped(line, width, blank), style="dim"))
 
 
 def _one(page: Page) -> None:
     screen, facts = console(), page.facts
     screen.print(Text(f"{page.name}  {page.call()}", style="bold"))
-    screen.print(Text(f"\n{page.doc}\n"))
+    width = min(WIDTH, screen.width)
+    for paragraph in page.doc.split("\n\n"):
+        screen.print()
+        as_it_is = paragraph.startswith((" ", ">>>", "Examples:"))  # code
+        screen.print(Text(paragraph if as_it_is else wrapped(" ".join(paragraph.split()), width, "")))
+    screen.print()
     for title, fact in zip(("paper", "cost", "breaks down at", "blind to"), facts, strict=True):
-        screen.print(Text(wrapped(f"{title:>14}  {fact}", WIDTH, " " * 16)))
+        screen.print(Text(wrapped(f"{title:>14}  {fact}", width, " " * 16)))
     for key, (kind, default) in page.takes.items():
         required = default in ("", "nan")
         values = " or ".join(literal_choices(kind)) or kind
         given = "required" if required else f"{default} unless given"
-        screen.print(Text(f"{'parameter':>14}  {key}: {values}, {given}"))
+        screen.print(Text(wrapped(f"{'parameter':>14}  {key}: {values}, {given}", width, " " * 16)))
     then = f"{page.name}+randeigen" if page.kind == "mixer" else page.name
     promise = "".join(f":{key}=0.5" for key, (_, default) in page.takes.items() if default == "nan")
     screen.print(Text(f"\nrandeigen aggregate updates/ --eps 0.1 --rule {then}{promise} --out mean.npz"))

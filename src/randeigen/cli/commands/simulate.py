@@ -11,13 +11,12 @@ import numpy as np
 import typer
 
 from randeigen import attacks, plotting
-from randeigen.cli.console import exit_on_error, print_error, print_line
+from randeigen.cli.console import exit_on_error, print_error, print_line, print_table, require
 from randeigen.cli.experiment_runs import (
     FinishedRun,
     ProgressLine,
     RunFolder,
     print_records,
-    print_table,
     resumable,
 )
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
@@ -99,6 +98,7 @@ def simulate(
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with exit_on_error():
+        require("simulate", "torch", "matplotlib")
         from randeigen.lab import FederatedConfig, FederatedRecord, run, servers, tasks
 
         data = tasks.build(task)
@@ -224,8 +224,8 @@ def _client_plot(folder: Path, name: str, config: FederatedConfig) -> Callable[[
     attack, rule = without_digest(config.attack), without_digest(config.rule)
 
     def look(snapshot: RoundSnapshot) -> None:
-        if snapshot.round != middle or not bool(snapshot.rows.isfinite().all()):
-            return
+        if snapshot.round != middle or len(snapshot.rows) < 2 or not bool(snapshot.rows.isfinite().all()):
+            return  # one client spans no plane
         marks = "" if snapshot.client_weights is not None else "; marks as RandEigen would have it"
         byzantine = np.arange(len(snapshot.rows)) < snapshot.liars if snapshot.liars else None
         plotting.draw_clients(

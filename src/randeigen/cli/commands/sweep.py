@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from randeigen.cli.console import UsageError, exit_on_error, print_line
-from randeigen.cli.experiment_runs import ProgressLine, print_table, resumable
+from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, require
+from randeigen.cli.experiment_runs import ProgressLine, resumable
 from randeigen.cli.options import Device
 from randeigen.provenance import command
 from randeigen.registry import without_digest
@@ -59,6 +59,7 @@ def sweep(
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with exit_on_error():
+        require("sweep", "torch")
         from randeigen.lab import tidy
         from randeigen.lab.sweep import Sweep, run_sweep
         from randeigen.lab.sweep_page import write_sweep_page

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from randeigen import attacks
-from randeigen.cli.console import exit_on_error, print_error, print_line
+from randeigen.cli.console import exit_on_error, print_error, print_line, print_table, require
 from randeigen.cli.experiment_runs import (
     FinishedRun,
     ProgressLine,
     RunFolder,
     print_records,
-    print_table,
     resumable,
 )
 from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
@@ -81,6 +80,7 @@ def train(
       0 done, 2 a mistake in the call, 3 an optional dependency is missing, 130 interrupted
     """
     with exit_on_error():
+        require("train", "torch", "matplotlib")
         from randeigen.lab.config import CentralizedConfig
         from randeigen.lab.poison_plots import draw_training
         from randeigen.lab.poisoned_setup import task_named
@@ -165,13 +165,14 @@ class EpochProgress:
     def epoch(self, metrics: EpochMetrics) -> None:
         """Print an epoch's numbers."""
         from randeigen.lab.html_page import percent
+        from randeigen.lab.training_page import shares
 
         self.done = metrics.epoch
         self._line.keep(
             f"{self.name:>8}  epoch {metrics.epoch:>2}/{self.epochs}  "
             f"accuracy {percent(metrics.accuracy):>6}  attack success {percent(metrics.asr):>6}  "
-            f"weight of poison {percent(metrics.weight_poison):>6}, "
-            f"of honest {percent(metrics.weight_honest):>6}  AUC {_number(metrics.auc)}"
+            f"weight of a poisoned example {shares(metrics.weight_poison):>5}, "
+            f"of an honest one {shares(metrics.weight_honest):>5}  AUC {_number(metrics.auc)}"
         )
 
 
