@@ -17,7 +17,7 @@ body { background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, s
   max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem 4rem }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .6rem }
 h2 { font-size: 1.25rem; margin: 3rem 0 .5rem; padding-top: .8rem; border-top: 1px solid var(--line) }
-p, figcaption { max-width: 46rem }
+p, li, figcaption { max-width: 46rem }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; font-size: .95rem }
 th, td { padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right }
@@ -27,8 +27,11 @@ th.left, td.left { text-align: left }
 .pictures { display: grid; gap: 1.2rem }
 .pictures { grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)) }
 .pictures .broad { grid-column: 1 / -1 }
-figure { margin: .6rem 0 }
+figure { margin: .6rem 0; overflow-x: auto }
 img { max-width: 100%; height: auto }
+.broad img { max-width: none }  /* as large as it was drawn: its text would become too small */
+h1, h2, p, li { overflow-wrap: anywhere }
+ul { padding-left: 1.2rem }
 figcaption { font-size: .9rem; color: var(--soft) }
 pre { overflow-x: auto; font-size: .88rem }
 """

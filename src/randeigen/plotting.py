@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: distinct with any common colour blindness; shapes differ too.
 HONEST, CORRUPT, ANSWER = "#0072B2", "#D55E00", "#000000"
 MARKERS = ("*", "P", "X", "D")
+# A picture of this width with text of this size can be read where it is 350 pixels wide, on a phone.
+WIDTH, TEXT = 4.4, 10.0  # inches, points
+TITLE_CHARACTERS = 46  # of a line
+ONE_PLACE = 1e-3  # of what is shown: points that are this near are one mark
+
+__all__ = ["draw_bound_by_eps", "draw_inspected_rows", "draw_rows"]
 
 
 def plane(rows: ArrayLike) -> tuple[Array, Array, Array]:
@@ -45,80 +52,154 @@ def draw_clients(
     marks: Mapping[str, ArrayLike] | None = None,
     title: str = "What was left out",
 ) -> None:
-    """Draw rows in the plane of their top two directions: hollow if down-weighted, crossed if left out.
-
-    `corrupt` marks the Byzantine rows, where they are known; `marks` are further points of d numbers, such as
-    means.
-    """
-    points, origin, directions = plane(rows)
-    outcomes = outcomes_of(weights)
-    stars = {name: (np.asarray(mark) - origin) @ directions for name, mark in (marks or {}).items()}
-
-    # Where all are kept, or none, there is nothing to magnify.
-    zoomed = bool(0 < np.count_nonzero(outcomes == KEPT) < len(outcomes))
-    figure = new_figure((10.2 if zoomed else 6.8, 5.2))
-    panels = figure.subplots(1, 1 + zoomed, width_ratios=(3, 2)[: 1 + zoomed], squeeze=False)[0]
-    everyone, close = panels[0], panels[-1]
-    for axes in panels:
-        legend = scatter(axes, points, outcomes, corrupt)
-        for shape, (name, (x, y)) in zip(MARKERS, stars.items(), strict=False):
-            legend[name] = axes.scatter(x, y, s=150, marker=shape, c=ANSWER, edgecolors="white", zorder=5)
-        quiet(axes)
-    everyone.set_xlabel("projection on the top direction of all updates")
-    everyone.set_ylabel("on the second")
-    everyone.set_title("all updates", loc="left", fontsize=10)
+    """Write a picture of `draw_rows`; where some rows are kept and some not, those below, magnified."""
+    kept = outcomes_of(weights) == KEPT
+    zoomed = bool(0 < np.count_nonzero(kept) < len(kept))  # else there is nothing to magnify
+    figure = new_figure((WIDTH, 8.2 if zoomed else 4.6))
+    panels = figure.subplots(1 + zoomed, 1, height_ratios=(3, 2)[: 1 + zoomed], squeeze=False)[:, 0]
+    shown: dict[str, Any] = {"corrupt": corrupt, "marks": marks, "legend": False}
+    legend = draw_rows(panels[0], rows, weights, **shown)
+    panels[0].set_title("all updates", loc="left", fontsize=TEXT)
     if zoomed:
-        close.set_title("the kept ones, magnified", loc="left", fontsize=10)
-        everyone.indicate_inset_zoom(_magnify(close, points[outcomes == KEPT]), edgecolor="0.4")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13)
-    place = {"loc": "outside lower left", "ncols": min(len(legend), 4), "frameon": False, "fontsize": 9}
+        draw_rows(panels[1], rows, weights, magnified=True, **shown)
+        panels[1].set_title("the kept ones, magnified", loc="left", fontsize=TEXT)
+        (left, right), (bottom, top) = panels[1].get_xlim(), panels[1].get_ylim()
+        panels[0].indicate_inset((left, bottom, right - left, top - bottom), edgecolor="0.4")
+    figure.suptitle(textwrap.fill(title, TITLE_CHARACTERS), x=0.01, ha="left", fontsize=TEXT + 1)
+    place = {"loc": "outside lower left", "frameon": False, "fontsize": TEXT}
     figure.legend(list(legend.values()), list(legend), **place)
     save(figure, path)
 
 
+def draw_rows(
+    axes: Any,
+    rows: ArrayLike,
+    weights: Weights,
+    *,
+    corrupt: Mask | None = None,
+    marks: Mapping[str, ArrayLike] | None = None,
+    magnified: bool = False,
+    legend: bool = True,
+) -> dict[str, Any]:
+    """Draw rows in the plane of their top two directions: hollow if down-weighted, crossed if left out.
+
+    Rows at one place are one mark, with their number beside it.
+
+    Parameters:
+        axes: matplotlib's.
+        rows: (n, d), finite.
+        weights: (n,) of each row in the answer.
+        corrupt: (n,) which rows are Byzantine, where that is known.
+        marks: further points of d numbers by their names, such as means; four at most.
+        magnified: whether the axes end where the kept rows do.
+        legend: whether a legend is drawn.
+
+    Returns:
+        What the legend shows, by its text.
+
+    Raises:
+        BadRows: there are fewer than two rows, or they are not finite.
+
+    Examples:
+        >>> import numpy as np, randeigen
+        >>> from matplotlib.figure import Figure
+        >>> from randeigen.plotting import draw_rows
+        >>> rows = np.random.default_rng(0).standard_normal((20, 50))
+        >>> rows[:3] += 4
+        >>> axes = Figure().subplots()
+        >>> sorted(draw_rows(axes, rows, randeigen.aggregate(rows, f=3).weights))
+        ['client, kept (17)', 'client, left out (3)']
+    """
+    points, origin, directions = plane(rows)
+    outcomes = outcomes_of(weights)
+    close = points[outcomes == KEPT] if magnified else points
+    span = float(np.ptp(close, axis=0).max()) if len(close) else 0.0
+    shown = scatter(axes, points, outcomes, corrupt, span=span)
+    for shape, (name, mark) in zip(MARKERS, (marks or {}).items(), strict=False):
+        x, y = (np.asarray(mark) - origin) @ directions
+        shown[name] = axes.scatter(x, y, s=150, marker=shape, c=ANSWER, edgecolors="white", zorder=5)
+    quiet(axes)
+    axes.set_xlabel("projection on the top direction of all updates", fontsize=TEXT)
+    axes.set_ylabel("on the second", fontsize=TEXT)
+    if magnified:
+        _magnify(axes, close)
+    if legend:
+        axes.legend(list(shown.values()), list(shown), frameon=False, fontsize=TEXT)
+    return shown
+
+
 def draw_inspection(path: str | os.PathLike[str] | BinaryIO, found: Inspection) -> None:
     """Draw an inspection: rows in the plane of their top two directions; bound and weight against eps."""
-    figure = new_figure((10.2, 5.2))
-    rows, curve = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure = new_figure((WIDTH, 7.6))
+    rows, curve = figure.subplots(2, 1, height_ratios=(3, 2))
     draw_inspected_rows(rows, found)
     draw_bound_by_eps(curve, found)
     save(figure, path)
 
 
 def draw_inspected_rows(axes: Any, found: Inspection) -> None:
-    """The rows in the plane of their top two directions, those that stand apart crossed."""
+    """Draw the rows of an inspection in the plane of their top two directions, those left out crossed.
+
+    Parameters:
+        axes: matplotlib's.
+        found: what `randeigen.inspect` returned.
+
+    Examples:
+        >>> import numpy as np, randeigen
+        >>> from matplotlib.figure import Figure
+        >>> from randeigen.plotting import draw_bound_by_eps, draw_inspected_rows
+        >>> rows = np.random.default_rng(0).standard_normal((20, 50))
+        >>> left, right = Figure().subplots(1, 2)
+        >>> found = randeigen.inspect(rows)
+        >>> draw_inspected_rows(left, found)
+        >>> draw_bound_by_eps(right, found)
+    """
     index, points = found.plane()
     usual = found.enough() or (found.opinions[0] if found.opinions else None)
     outcomes = np.full(index.size, KEPT) if usual is None else outcomes_of(usual.weights)[index]
     legend = scatter(axes, points, outcomes, None)
     quiet(axes)
-    axes.set_xlabel("projection on the top direction")
-    axes.set_ylabel("on the second")
+    axes.set_xlabel("projection on the top direction", fontsize=TEXT)
+    axes.set_ylabel("on the second", fontsize=TEXT)
     title = "rows" if usual is None else f"rows at eps = {usual.eps:g}"
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.legend(list(legend.values()), list(legend), frameon=False, fontsize=9)
+    axes.set_title(title, loc="left", fontsize=TEXT)
+    axes.legend(list(legend.values()), list(legend), frameon=False, fontsize=TEXT)
 
 
 def draw_bound_by_eps(axes: Any, found: Inspection) -> None:
-    """The bias bound against eps and, on an axis of its own, the weight that is kept."""
+    """Draw the bias bound against eps and, on an axis of its own, the weight that is kept.
+
+    Parameters:
+        axes: matplotlib's.
+        found: what `randeigen.inspect` returned.
+
+    Examples:
+        >>> import numpy as np, randeigen
+        >>> from matplotlib.figure import Figure
+        >>> from randeigen.plotting import draw_bound_by_eps
+        >>> axes = Figure().subplots()
+        >>> draw_bound_by_eps(axes, randeigen.inspect(np.eye(12)))
+        >>> axes.get_xlabel()
+        'eps'
+    """
     eps = [each.eps for each in found.opinions]
     bounds = [each.bias_bound if np.isfinite(each.bias_bound) else np.nan for each in found.opinions]
     axes.plot(eps, bounds, color=HONEST, marker="o", markersize=4)
     quiet(axes)
-    axes.set_xlabel("eps")
-    axes.set_ylabel("bias bound", color=HONEST)
+    axes.set_xlabel("eps", fontsize=TEXT)
+    axes.set_ylabel("bias bound", color=HONEST, fontsize=TEXT)
     axes.set_ylim(bottom=0)
     kept = axes.twinx()
     kept.plot(
         eps, [100 * each.weight_kept for each in found.opinions], color=CORRUPT, marker="^", markersize=4
     )
-    kept.set_ylabel("weight kept, %", color=CORRUPT)
+    kept.set_ylabel("weight kept, %", color=CORRUPT, fontsize=TEXT)
     kept.set_ylim(0, 105)
     kept.spines[["top"]].set_visible(False)
-    axes.set_title("what each eps would give", loc="left", fontsize=10)
+    axes.set_title("what each eps would give", loc="left", fontsize=TEXT)
 
 
-def new_figure(size: tuple[float, float], dpi: int = 150) -> Any:
+def new_figure(size: tuple[float, float], dpi: int = 220) -> Any:
     """An empty matplotlib figure of this size in inches."""
     try:
         from matplotlib.figure import Figure
@@ -146,12 +227,19 @@ def quiet(axes: Any) -> None:
 
 
 def scatter(
-    axes: Any, points: Array, outcomes: NDArray[np.str_], corrupt: Mask | None, size: float = 80
+    axes: Any,
+    points: Array,
+    outcomes: NDArray[np.str_],
+    corrupt: Mask | None,
+    size: float = 60,
+    span: float | None = None,
 ) -> dict[str, Any]:
     """Draw rows: shape and colour for honest or Byzantine, filling and cross for the outcome.
 
-    Returns what the legend shows, by its text.
+    Rows at one place are one mark with their number; `span` is the extent of what is shown. Returns what the
+    legend shows, by its text.
     """
+    span = float(np.ptp(points, axis=0).max()) if span is None else span
     legend: dict[str, Any] = {}
     byzantine = np.zeros(len(points), dtype=bool) if corrupt is None else np.asarray(corrupt, dtype=bool)
     groups = (
@@ -167,12 +255,25 @@ def scatter(
             look = {"facecolors": inside, "edgecolors": edge, "linewidths": 0.8 if word == KEPT else 1.6}
             # Byzantine rows are drawn on top and larger, so that those among the honest ones are seen.
             mark = {"s": size * (1 + layer), "marker": shape, "zorder": 3 + layer}
-            artists = [axes.scatter(*points[mask].T, **mark, **look)]
+            places, numbers = _places(points[mask], ONE_PLACE * span)
+            artists = [axes.scatter(*places.T, **mark, **look)]
             if word == LEFT_OUT:
                 cross = {"s": 1.6 * size, "marker": "x", "c": colour, "linewidths": 1.3, "zorder": 4 + layer}
-                artists += [axes.scatter(*points[mask].T, **cross)]
+                artists += [axes.scatter(*places.T, **cross)]
+            for place, number in zip(places[numbers > 1], numbers[numbers > 1], strict=True):
+                beside = {"textcoords": "offset points", "fontsize": TEXT, "color": colour, "zorder": 6}
+                axes.annotate(f"×{number}", place, (6, 5), annotation_clip=True, **beside)
             legend[f"{name}, {word} ({mask.sum()})"] = tuple(artists)
     return legend
+
+
+def _places(points: Array, near: float) -> tuple[Array, NDArray[np.intp]]:
+    """Points that are no nearer to each other than that, and how many of these lie at each."""
+    if near <= 0:
+        return points[:1], np.array([len(points)])
+    _, first, numbers = np.unique(np.round(points / near), axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return points[first[order]], numbers[order]
 
 
 def _magnify(axes: Any, points: Array) -> Any:

@@ -18,10 +18,11 @@ pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
-    *("randeigen", "randeigen.attacks", "randeigen.distributed", "randeigen.lab", "randeigen.rules"),
-    "randeigen.torch",
+    *("randeigen", "randeigen.attacks", "randeigen.distributed", "randeigen.lab", "randeigen.plotting"),
+    *("randeigen.rules", "randeigen.torch"),
 )
 NEVER_RAISE = {"declare", "info_of", "install", "search", "uninstall"}
+NEVER_RAISE |= {"draw_bound_by_eps", "draw_inspected_rows"}
 # These train a model or search for minutes, or need more than numpy and torch.
 LONG = {"EP", "GradientMatching", "Subpopulation", "Semidefinite"}
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from randeigen.lab.centralized import train
     from randeigen.lab.config import CentralizedConfig, FederatedConfig, LocalTraining
     from randeigen.lab.federated import Federation, RoundSnapshot, run
+    from randeigen.lab.plots import draw_course
+    from randeigen.lab.poison_plots import draw_gradients
     from randeigen.lab.poisoned_setup import PoisonedSetup, prepare
     from randeigen.lab.results import CentralizedRecord, EpochMetrics, FederatedRecord, RoundMetrics
     from randeigen.lab.servers import SERVERS, Adam, Sgd
@@ -42,6 +44,8 @@ __all__ = [
     "Sgd",
     "Sweep",
     "Task",
+    "draw_course",
+    "draw_gradients",
     "load",
     "prepare",
     "run",
@@ -53,6 +57,8 @@ _HOMES = {
     "centralized": ("train",),
     "config": ("CentralizedConfig", "FederatedConfig", "LocalTraining"),
     "federated": ("Federation", "RoundSnapshot", "run"),
+    "plots": ("draw_course",),
+    "poison_plots": ("draw_gradients",),
     "poisoned_setup": ("PoisonedSetup", "prepare"),
     "results": ("CentralizedRecord", "EpochMetrics", "FederatedRecord", "RoundMetrics"),
     "servers": ("SERVERS", "Adam", "Sgd"),

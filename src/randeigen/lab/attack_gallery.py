@@ -133,7 +133,7 @@ def draw_triggers(path: str | os.PathLike[str], triggers: dict[str, list[Column]
     tall = [max(len(column.images) for name in line for column in triggers[name]) for line in lines]
     wide = max(sum(len(triggers[name]) for name in line) for line in lines)
     heights = [1.1 * rows + 0.5 for rows in tall]
-    figure = plotting.new_figure((1.15 * wide, sum(heights)), dpi=120)
+    figure = plotting.new_figure((1.25 * wide, sum(heights)), dpi=96)  # a point of text: 4/3 pixels
     bands = figure.subfigures(len(lines), 1, height_ratios=heights, squeeze=False)[:, 0]
     for band, rows, line in zip(bands, tall, lines, strict=True):
         widths = [len(triggers[name]) for name in line]
@@ -162,7 +162,7 @@ def _columns(grid: Any, columns: Sequence[Column]) -> None:
     for axes in grid.flat:
         axes.set_axis_off()
     for index, column in enumerate(columns):
-        grid[0, index].set_title(column.title, fontsize=9)
+        grid[0, index].set_title(column.title, fontsize=plotting.TEXT)
         for axes, image in zip(grid[:, index], column.images, strict=False):
             axes.imshow(image, cmap="gray", vmin=low, vmax=high)
 
@@ -180,11 +180,6 @@ def draw_rounds(path: str | os.PathLike[str], rounds: dict[str, AttackedRound]) 
         points, origin, directions = plotting.plane(one.rows)
         marks = plotting.scatter(axes, points, outcomes_of(one.weights), one.corrupt, size=26)
         legend |= {text.partition(" (")[0]: mark for text, mark in marks.items()}
-        byzantine = points[one.corrupt]
-        if len(byzantine) > 1 and np.ptp(byzantine, axis=0).max() < 1e-3 * np.ptp(points, axis=0).max():
-            inward = "right" if byzantine[0, 0] > 0 else "left"  # the origin is the mean of all
-            beside = {"textcoords": "offset points", "fontsize": 9, "color": plotting.CORRUPT, "ha": inward}
-            axes.annotate(f"{len(byzantine)} alike", byzantine[0], (0, -16), **beside, zorder=6)
         centre = (one.rows.mean(axis=0) - origin) @ directions
         star = {"s": 60, "marker": "P", "c": plotting.ANSWER, "edgecolors": "white", "zorder": 5}
         legend["plain mean"] = axes.scatter(*centre, **star)

@@ -18,7 +18,7 @@ SYMLOG_DECADES = 3.0  # of the largest magnitude that a signed logarithmic axis 
 
 # Okabe and Ito's palette, distinct with any common colour blindness; black becomes white on dark paper.
 STYLE = """
-.chart { max-width: 100%; height: auto; font: 12px system-ui, sans-serif; overflow: visible }
+.chart { max-width: 100%; height: auto; font: 13.5px system-ui, sans-serif; overflow: visible }
 .chart text { fill: var(--ink) } .chart .soft { fill: var(--soft) }
 .chart .grid { stroke: var(--line); stroke-width: 1 } .chart .axis { stroke: var(--soft); stroke-width: 1 }
 .chart path { fill: none; stroke-width: 2 } .chart .mark { stroke-width: 1.2; fill-opacity: .55 }

@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 
 from randeigen.attacks import info_of
-from randeigen.certificate import meaning
 from randeigen.lab.federated import participating
 from randeigen.lab.results import FederatedRecord
+from randeigen.lab.words import COLUMNS, explained, listed
 from randeigen.pages import html_page, picture, table
 from randeigen.registry import without_digest
 from randeigen.rows.write import replacing
@@ -24,9 +24,10 @@ CAPTIONS = {
     "asr": "Attacked examples that the model classifies as the attackers want.",
     "weight": "The share of each round's average that came from Byzantine clients; a plain mean keeps it.",
     "clients": (
-        "Every mark is one client's update, in the plane of the top two directions of that round. Blue "
-        "circles are honest, orange triangles Byzantine. Hollow ones were given less weight by the rule, "
-        "crossed ones none. On the right the kept ones alone, magnified."
+        "Every mark is a client's update, in the plane of the top two directions of that round; updates at "
+        "one place are one mark, with their number. Blue circles are honest, orange triangles Byzantine. "
+        "Hollow ones were given less weight by the rule, crossed ones none. Below, where some are not kept, "
+        "the kept ones alone, magnified."
     ),
     "trigger": "What the attackers want misread, and as what.",
 }
@@ -110,8 +111,9 @@ def cells(records: Sequence[FederatedRecord]) -> tuple[list[str], list[list[str]
 
 def _table(records: Sequence[FederatedRecord]) -> str:
     titles, lines = cells(records)
-    caption = f"Certificate of the last average: {meaning(rows='updates', corrupt='f corrupt updates')}"
-    return f"{table(titles, lines, left=WORDS)}\n<figcaption>{escape(caption)}</figcaption>"
+    told = [(title, COLUMNS[title]) for title in titles if title in COLUMNS]
+    told += explained((record.spec.attack for record in records), (record.spec.rule for record in records))
+    return f"{table(titles, lines, left=WORDS)}\n{listed(told)}"
 
 
 def _figures(pictures: Sequence[Path]) -> str:
@@ -119,7 +121,7 @@ def _figures(pictures: Sequence[Path]) -> str:
     for path in pictures:
         kind = path.stem.partition("-")[0]
         caption = escape(CAPTIONS.get(kind, path.stem))
-        broad = ' class="broad"' if kind in ("clients", "trigger") else ""
+        broad = ' class="broad"' if kind == "trigger" else ""
         image = picture(path.read_bytes(), CAPTIONS.get(kind, path.stem), drawing=kind != "trigger")
         below = "" if kind in captioned else f"<figcaption>{caption}</figcaption>"
         captioned.add(kind)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +36,45 @@ def draw_training(folder: str | os.PathLike[str], records: Sequence[CentralizedR
         if all(value is None for line in lines.values() for value in line):
             path.unlink(missing_ok=True)  # an earlier run's would be mistaken for this one's
             continue
-        draw_lines(path, f"{title}: {_setting(spec)}", unit, lines, "epoch", len(records[0].history))
+        figure = plotting.new_figure((plotting.WIDTH, 3.2))
+        heading = f"{title}: {_setting(spec)}"
+        draw_lines(figure.subplots(), heading, unit, lines, "epoch", len(records[0].history))
+        plotting.save(figure, path)
         paths.append(path)
     return paths
 
 
 def draw_projection(path: str | os.PathLike[str], gradients: Projection, spec: CentralizedConfig) -> None:
-    """Draw a histogram of gradients projected on their label's top direction (the paper's last figure)."""
-    figure = plotting.new_figure((7.2, 4.0))
+    """Write a picture of `draw_gradients`."""
+    figure = plotting.new_figure((plotting.WIDTH, 3.4))
     axes = figure.subplots()
+    draw_gradients(axes, gradients)
+    title = f"label {gradients.label} after epoch {gradients.epoch}: {_setting(spec)}, {spec.defence}"
+    title = textwrap.fill(title, plotting.TITLE_CHARACTERS)
+    axes.set_title(title, loc="left", fontsize=plotting.TEXT)
+    plotting.save(figure, path)
+
+
+def draw_gradients(axes: Any, gradients: Projection) -> None:
+    """Draw a histogram of gradients projected on their label's top direction (the paper's last figure).
+
+    Parameters:
+        axes: matplotlib's.
+        gradients: what `look` of `train` is called with.
+
+    Raises:
+        ValueError: there is no gradient.
+
+    Examples:
+        >>> import numpy as np
+        >>> from matplotlib.figure import Figure
+        >>> from randeigen.lab import draw_gradients
+        >>> from randeigen.lab.centralized import Projection
+        >>> axes = Figure().subplots()
+        >>> draw_gradients(axes, Projection(1, 3, np.array([-1.0, 0.0, 2.0]), np.array([False, False, True])))
+        >>> [text.get_text() for text in axes.get_legend().get_texts()]
+        ['honest (2)', 'poison (1)']
+    """
     edges = np.linspace(gradients.projections.min(), gradients.projections.max(), BINS + 1)
     kinds = (
         ("honest", ~gradients.poison, plotting.HONEST, "/"),
@@ -52,16 +84,10 @@ def draw_projection(path: str | os.PathLike[str], gradients: Projection, spec: C
         if mask.any():
             look = {"color": colour, "alpha": 0.65, "hatch": hatch, "edgecolor": "white"}
             axes.hist(gradients.projections[mask], edges, label=f"{name} ({mask.sum()})", **look)
-    axes.set_xlabel("projection on the top direction of the gradients, all of norm 1")
-    axes.set_ylabel("examples")
+    axes.set_xlabel("projection on the gradients' top direction", fontsize=plotting.TEXT)
+    axes.set_ylabel("examples", fontsize=plotting.TEXT)
     plotting.quiet(axes)
-    axes.set_title(
-        f"label {gradients.label} after epoch {gradients.epoch}: {_setting(spec)}, {spec.defence}",
-        loc="left",
-        fontsize=11,
-    )
-    axes.legend(frameon=False, fontsize=10)
-    plotting.save(figure, path)
+    axes.legend(frameon=False, fontsize=plotting.TEXT)
 
 
 def _setting(spec: CentralizedConfig) -> str:

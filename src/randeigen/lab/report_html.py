@@ -20,7 +20,7 @@ body { max-width: 78rem }
 td small { color: var(--soft); display: block; line-height: 1.25; font-size: .78rem }
 td.words { white-space: normal; min-width: 11rem; text-align: left }
 td a { color: inherit; text-decoration-color: var(--soft) }
-.charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)) }
+.charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr)) }
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0 }
 details { margin: .6rem 0 } summary { cursor: pointer } code { font-size: .88em; overflow-wrap: anywhere }
 h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem } a { color: #0072b2 }

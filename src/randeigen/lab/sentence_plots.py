@@ -39,13 +39,13 @@ def triggered_sentences(federation: Federation) -> list[Triggered]:
 
 def draw_sentences(path: str | os.PathLike[str], title: str, sentences: Sequence[Triggered]) -> None:
     """Each sentence without the trigger, and below it with the trigger and its target."""
-    figure = plotting.new_figure((9.6, 0.5 + 0.62 * len(sentences)), dpi=120)
+    figure = plotting.new_figure((9.6, 0.5 + 0.62 * len(sentences)), dpi=96)
     axes = figure.subplots()
     axes.set_axis_off()
     axes.set_ylim(len(sentences), -0.1)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     for line, one in enumerate(sentences):
-        axes.text(0, line + 0.2, shorten(one.plain, MAX_CHARACTERS), fontsize=9, color="0.45")
+        axes.text(0, line + 0.2, shorten(one.plain, MAX_CHARACTERS), fontsize=plotting.TEXT, color="0.45")
         changed = f"{shorten(one.triggered, MAX_CHARACTERS)}  → class {one.target}"
-        axes.text(0, line + 0.6, changed, fontsize=9, color=plotting.CORRUPT)
+        axes.text(0, line + 0.6, changed, fontsize=plotting.TEXT, color=plotting.CORRUPT)
     plotting.save(figure, path)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from randeigen.lab.charts import Axis, Series, chart
 from randeigen.lab.report_html import TableCell, gallery, paragraphs, table, write
 from randeigen.lab.tidy import Interval, interval, over_seeds
+from randeigen.lab.words import explained, listed
 
 # What may differ between the tables of a page; a table compares attacks and rules.
 SETTINGS = (
@@ -39,8 +40,10 @@ def write_sweep_page(path: str | os.PathLike[str], runs: Sequence[Line], rounds:
         f"{len(runs)} runs, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}. Accuracy "
         "on the test set and, below it, attack success, in percent: means over seeds and half the width of "
         "their 95% interval (Student's t). Green: within one point of the unattacked mean of the same "
-        "setting. Orange: more than five points below it, or a success of more than 20%."
+        "setting. Orange: more than five points below it, or a success of more than 20%. Attack success is "
+        "the share of attacked test examples that are classified as the attackers want."
     )
+    lead += listed(explained((line["attack"] for line in runs), (line["rule"] for line in runs)))
     write(path, "A sweep of federations", lead, sections)
 
 

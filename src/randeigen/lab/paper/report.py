@@ -11,6 +11,7 @@ from randeigen.lab.paper.choices import CHOICES
 from randeigen.lab.paper.collect import Records, share_run
 from randeigen.lab.paper.tables import Grid
 from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
+from randeigen.lab.words import HIDRA, SIGMA, listed
 
 LEGEND = (
     "Accuracy and, after the slash, attack success, in percent; means over seeds with half of their 95% "
@@ -42,7 +43,7 @@ def write_report(folder: Path, out: Path) -> None:
     lead = paragraphs(
         "Every table and figure of Lee, Kolluri, Saxena and Chang, A Practical and Secure Byzantine Robust "
         "Aggregator (CCS 2025), as reported and as measured here."
-    )
+    ) + listed([("HIDRA", HIDRA), ("sigma", SIGMA)])
     write(out, "The paper, reproduced", lead, sections)
 
 
