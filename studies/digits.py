@@ -122,7 +122,11 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=Path("digits-runs"), help="where the runs' records go")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core")
     parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--redraw", action="store_true", help="put the record's tables into the page alone")
     options = parser.parse_args()
+    if options.redraw:
+        redraw(PAGE, tables(json.loads(options.out.read_text())["cells"]))
+        return 0
     task, made = tasks.build("digits"), made_with()
 
     def report(step: SweepStep) -> None:

@@ -1,0 +1,106 @@
+"""Every record under results/ can be made again: a command beside it, a commit in the history, versions."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+RECORDS = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*.json"))
+OF_THE_PAPER = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("paper/**/*.json"))
+# Made from commits that never came into the history as they were; whoever makes one anew takes it out.
+COMMIT_IS_GONE = {
+    *("flower-example.json", "flower-faults.json", "flower-processes.json"),
+    *("digits.json", "language.json", "partitions.json"),
+}
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+def found(content: Any, key: str) -> Iterator[Any]:
+    """All values of this key, wherever they are."""
+    if isinstance(content, dict):
+        if key in content:
+            yield content[key]
+        content = list(content.values())
+    if isinstance(content, list):
+        for each in content:
+            yield from found(each, key)
+
+
+def table() -> dict[str, str]:
+    """Patterns of records, and the commands beside them, of CONTRIBUTING.md."""
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("| record | made by |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `results")]
+    return {
+        name: commands for records, commands in rows for name in re.findall(r"`results/([^`]+)`", records)
+    }
+
+
+@pytest.fixture(scope="module")
+def history() -> list[str]:
+    asked = ["git", "-C", str(ROOT), "log", "--format=%H"]
+    shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    try:
+        known = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+        cut = subprocess.run(shallow, capture_output=True, text=True, check=True).stdout.strip() != "false"
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this is no clone")
+    if cut:
+        pytest.skip("the clone is shallow")
+    return known
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_command_is_named_beside_every_record(name: str) -> None:
+    assert [pattern for pattern in table() if fnmatch(name, pattern)], f"{name} is not in CONTRIBUTING.md"
+
+
+@pytest.mark.parametrize("commands", sorted(set(table().values())))
+def test_the_commands_beside_records_exist(commands: str) -> None:
+    named = re.findall(r"`(?:python -m|make) ([^`]+)`", commands)
+    assert named
+    for words in (each.split() for each in named):
+        path = ROOT / (words[0].replace(".", "/") + ".py")
+        source = path.read_text() if path.exists() else (ROOT / "Makefile").read_text()
+        assert path.exists() or f"\n{words[0]}:" in source, words[0]
+        if path.exists():
+            assert {word for word in words if word.startswith("--") and word not in source} == set()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_record_names_versions_and_a_commit_of_the_history(name: str, history: list[str]) -> None:
+    content = read(name)
+    assert any(found(content, "python"))
+    assert any(found(content, "numpy"))
+    commits = {str(each).partition("+")[0] for each in found(content, "commit")}
+    assert commits or name in COMMIT_IS_GONE
+    gone = {each for each in commits if not any(known.startswith(each) for known in history)}
+    assert not gone or name in COMMIT_IS_GONE, gone
+
+
+def test_every_record_of_the_paper_names_its_command_commit_and_seed(history: list[str]) -> None:
+    short = {known[:7] for known in history}
+    for name in OF_THE_PAPER:
+        content = read(name)
+        assert content["made"]["command"].startswith("randeigen "), name
+        assert content["made"]["commit"] in short, name
+        assert list(found(content, "seed")), name
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_that_names_its_command_names_one_that_is_beside_it(name: str) -> None:
+    beside = " ".join(commands for pattern, commands in table().items() if fnmatch(name, pattern))
+    for command in found(read(name), "command"):
+        if isinstance(command, str):
+            assert command.split()[2] in beside, command
