@@ -24,9 +24,9 @@ from randeigen import plotting
 from randeigen.cli.commands import sweep as sweep_command
 from randeigen.errors import BadParameter
 from randeigen.lab import FederatedConfig, FederatedRecord, draw_course, html_page, run, tidy
+from randeigen.lab.html_page import COLUMNS, HIDRA, SIGMA
 from randeigen.lab.plots import COURSES, draw_runs
 from randeigen.lab.sweep_page import write_sweep_page
-from randeigen.lab.words import COLUMNS, HIDRA, SIGMA
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SMALL_TEXT = 11  # pixels

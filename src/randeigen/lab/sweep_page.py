@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from randeigen.lab.charts import Axis, Series, chart
+from randeigen.lab.html_page import explained, listed
 from randeigen.lab.report_html import TableCell, gallery, paragraphs, table, write
 from randeigen.lab.tidy import Interval, interval, over_seeds
-from randeigen.lab.words import explained, listed
 
 # What may differ between the tables of a page; a table compares attacks and rules.
 SETTINGS = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from randeigen.lab.html_page import HIDRA, SIGMA, listed
 from randeigen.lab.paper import figures, tables
 from randeigen.lab.paper.cells import EXPERIMENTS
 from randeigen.lab.paper.choices import CHOICES
 from randeigen.lab.paper.collect import Records, share_run
 from randeigen.lab.paper.tables import Grid
 from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
-from randeigen.lab.words import HIDRA, SIGMA, listed
 
 LEGEND = (
     "Accuracy and, after the slash, attack success, in percent; means over seeds with half of their 95% "
