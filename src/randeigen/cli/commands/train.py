@@ -171,8 +171,8 @@ class EpochProgress:
         self._line.keep(
             f"{self.name:>8}  epoch {metrics.epoch:>2}/{self.epochs}  "
             f"accuracy {percent(metrics.accuracy):>6}  attack success {percent(metrics.asr):>6}  "
-            f"weight of a poisoned example {shares(metrics.weight_poison):>5}, "
-            f"of an honest one {shares(metrics.weight_honest):>5}  AUC {_number(metrics.auc)}"
+            f"weight of poison {shares(metrics.weight_poison):>5}, "
+            f"of honest {shares(metrics.weight_honest):>5}  AUC {_number(metrics.auc)}"
         )
 
 
