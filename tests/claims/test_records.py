@@ -104,3 +104,37 @@ def test_a_record_that_names_its_command_names_one_that_is_beside_it(name: str) 
     for command in found(read(name), "command"):
         if isinstance(command, str):
             assert command.split()[2] in beside, command
+
+
+def digits() -> Any:
+    content = read("digits.json")
+    if "made_with" not in content:
+        pytest.skip("the record is from before the study was a command")
+    return content
+
+
+def test_the_tables_of_digits_are_those_of_the_record() -> None:
+    from studies.digits import tables
+
+    page = (ROOT / "docs" / "laboratory.md").read_text()
+    for name, text in tables(digits()["cells"]).items():
+        assert f"<!-- {name} -->\n{text}\n<!-- end -->" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["mean", "randeigen"])
+def test_a_cell_of_digits_comes_out_again_to_the_bit(rule: str) -> None:
+    from randeigen.lab import FederatedConfig, run
+    from randeigen.lab.results import versions
+
+    content, now = digits(), versions("cpu")
+    if any(content["made_with"][name] != now[name] for name in ("processor", "numpy", "torch")):
+        pytest.skip("the record was made on another processor, or with other versions")
+    (cell,) = [
+        each
+        for each in content["cells"]
+        if (each["attack"], each["partition"], each["rule"], each["rounds"]) == ("hidra", "iid", rule, 30)
+    ]
+    record = run(FederatedConfig(attack="hidra", rule=rule, seed=cell["seeds"][0]))
+    assert record.accuracy == cell["accuracy"][0]
+    assert record.history[-1].weight_corrupt == cell["weight_corrupt"][0]
