@@ -53,13 +53,11 @@ def own_name(text: str) -> OwnName | None:
 
 
 def pinned(text: str) -> str:
-    """The same name with the digest of its file; any other name as it is."""
+    """The same name with the digest of its file; one that has a digest, or is in no file, as it is."""
     asked = own_name(text)
-    if asked is None:
+    if asked is None or asked.sha:
         return text
-    sha = _digest(_read(asked))
-    rest = text[len(asked.file) + (1 + len(asked.sha) if asked.sha else 0) :]
-    return f"{asked.file}@{sha}{rest}"
+    return f"{asked.file}@{_digest(_read(asked))}{text[len(asked.file) :]}"
 
 
 def moved(text: str, file: str) -> str:

@@ -43,6 +43,10 @@ class Divides(Rule):
 class NoDecision(Rule):
     pass
 
+class Returns(Rule):
+    def decide(self, geometry, f, rng):
+        return "no decision"
+
 number = 3
 """
 HELPER = """
@@ -72,6 +76,12 @@ def backwards(honest, m, rng, *, by: float = 3.0):
 
 def one_row(honest, m, rng):
     return honest[0]
+
+class Short:
+    sees = ("own",)
+
+    def craft(self, view, rng):
+        return view.own[:, :5].numpy()
 
 class Swap:
     def poison(self, context):
@@ -161,7 +171,10 @@ def test_a_replay_runs_the_rule_from_the_file_that_is_named_and_no_other(here: P
     ("rule", "saying"),
     [
         ("nowhere.py:Best", "there is no file nowhere.py in "),
-        ("my_rules.py", "my_rules.py is a file. It defines Best, shortest, Divides, NoDecision; give one as"),
+        (
+            "my_rules.py",
+            "my_rules.py is a file. It defines Best, shortest, Divides, NoDecision, Returns; give one as",
+        ),
         ("my_rules.py:Bets", "has no 'Bets'; did you mean my_rules.py:Best"),
         ("my_rules.py:number", "my_rules.py:number is not a rule but a int"),
         ("my_rules.py:NoDecision", "it has no `decide(geometry, f, rng)`"),
@@ -173,6 +186,7 @@ def test_a_replay_runs_the_rule_from_the_file_that_is_named_and_no_other(here: P
             "my_rules.py:Divides",
             "line 22, in decide: ZeroDivisionError: division by zero: return 1 / 0",
         ),
+        ("my_rules.py:Returns", "Returns is not a rule: decide returned str; return a Decision"),
         (".:Best.py:", "there is no rule '.'"),
     ],
 )
@@ -192,6 +206,7 @@ def test_a_mistake_is_told_in_a_line_of_the_users_own(here: Path, rule: str, say
             "one_row is not an attack: it returned shape (2050,); return 2 rows of 2,050 numbers",
         ),
         ("my_rules.py:Best", "my_rules.py:Best is not an attack; name a class with craft"),
+        ("mine.py:Short", "the attack crafted (2, 5); return (2, 2050) numbers"),
         ("mine.py:Stale:factor=far", "factor='far' is not a value"),
     ],
 )
@@ -220,6 +235,8 @@ def test_a_recorded_name_is_refused_once_the_file_has_changed(here: Path) -> Non
     (here / "my_rules.py").write_text(RULES + "# changed\n")
     with pytest.raises(BadFile, match="is not the file that was recorded"):
         build_rule(name, 0.2)
+    with pytest.raises(BadFile, match="is not the file that was recorded"):
+        run(FederatedConfig(rule=name, clients=6, rounds=1, epochs=1))
     build_rule(without_digest(name), 0.2)
 
 

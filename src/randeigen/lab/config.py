@@ -111,6 +111,11 @@ class FederatedConfig:
                 f"calm={self.calm}, seed={self.seed}, steps={self.steps}; none can be negative."
             )
 
+    @property
+    def participating(self) -> int:
+        """How many clients take part in a round: at least one, however small the fraction."""
+        return max(1, round(self.sample * self.clients))
+
     def resolve(self, task: Task) -> FederatedConfig:
         """The same with nothing left to the task: its training, and the variance that some rules assume."""
         return replace(

@@ -214,7 +214,7 @@ class Federation:
     def participants(self, t: int) -> tuple[Index, int]:
         """The participating clients of a round, Byzantine first, and the number of Byzantine ones."""
         spec, rng = self.spec, self.spec.rng(FederatedStream.PARTICIPANTS, t)
-        count = participating(spec)
+        count = spec.participating
         chosen = np.sort(rng.choice(spec.clients, count, replace=False))
         if self.attack is None or t <= spec.calm:
             return chosen, 0
@@ -245,7 +245,7 @@ class Federation:
             weigh=lambda tried: self.aggregate(tried, rule, t).weights,
         )
         with suppress(TooManyCorrupt, np.linalg.LinAlgError):  # a ruined model leaves nothing to attack with
-            rows[:m] = attack.craft(view.only(attack.sees), attack_rng)
+            rows[:m] = _fitting(attack.craft(view.only(attack.sees), attack_rng), rows[:m])
         return rows
 
     def aggregate(self, rows: Tensor, rule: Rule, seed: int) -> Aggregate[Tensor]:
@@ -287,9 +287,13 @@ def _check_inputs(attack: str, task: Task) -> None:
         )
 
 
-def participating(spec: FederatedConfig) -> int:
-    """How many clients take part in a round: at least one, however small the fraction."""
-    return max(1, round(spec.sample * spec.clients))
+def _fitting(crafted: Any, rows: Tensor) -> Tensor:
+    """What an attack made, like these rows; one row stands for all."""
+    try:
+        return torch.as_tensor(crafted, dtype=rows.dtype, device=rows.device).expand_as(rows)
+    except (RuntimeError, TypeError, ValueError):
+        found = getattr(crafted, "shape", type(crafted).__name__)
+        raise BadParameter(f"the attack crafted {found}; return {tuple(rows.shape)} numbers.") from None
 
 
 def byzantine_count(eps: float, n: int) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 
 from randeigen.attacks import ATTACKS, info_of
 from randeigen.certificate import meaning
-from randeigen.lab.federated import participating
 from randeigen.lab.results import FederatedRecord
 from randeigen.pages import html_page, picture, table
 from randeigen.registry import without_digest
@@ -114,7 +113,7 @@ def summarise(records: Sequence[FederatedRecord]) -> list[str]:
     if spec.attack == "none":
         start = f"All {spec.clients} clients are honest."
     else:
-        count = f"{last.liars} of the {participating(spec)} clients of the last round"
+        count = f"{last.liars} of the {spec.participating} clients of the last round"
         does = f"{info.does} ({info.goal}; {info.paper})" if info else without_digest(spec.attack)
         start = f"{count} were Byzantine: {does}."
     ends = []
