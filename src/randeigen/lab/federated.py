@@ -281,10 +281,8 @@ def _check_inputs(attack: str, task: Task) -> None:
     info = attacks.info_of(attack)
     if info is not None and info.inputs not in ("any", task.inputs):
         fitting = [one.name for one in attacks.ATTACKS.values() if one.inputs in ("any", task.inputs)]
-        raise BadParameter(
-            f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}. "
-            f"Choose one of {', '.join(fitting)}."
-        )
+        made = f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}"
+        raise BadParameter(f"{made}. Choose one of {', '.join(fitting)}.")
 
 
 def _fitting(crafted: Any, rows: Tensor) -> Tensor:
