@@ -121,6 +121,7 @@ def draw_rows(
     quiet(axes)
     axes.set_xlabel("projection on the top direction of all updates", fontsize=TEXT)
     axes.set_ylabel("on the second", fontsize=TEXT)
+    axes.locator_params(axis="x", nbins=5)  # more labels would touch on a phone
     if magnified:
         _magnify(axes, close)
     if legend:
