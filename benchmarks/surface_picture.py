@@ -54,7 +54,8 @@ def ranges(records: Mapping[str, Mapping[str, Any]]) -> str:
     machines = "; ".join(
         f"{TITLES[device]}: {_machine(record, device)}" for device, record in records.items()
     )
-    about = "The cheapest cell and the dearest, every form and dtype, 4 to 10,000 rows (`results/surface-*`):"
+    counts = " and ".join(str(len(record["cells"])) for record in records.values())
+    about = f"The cheapest cell and the dearest of {counts} cells that were measured (`results/surface-*`):"
     return "\n".join([about, "", *lines, "", f"{machines}."])
 
 

@@ -122,7 +122,8 @@ def test_many_rows_are_judged_on_the_device_as_on_a_cpu(dtype: str, what: str, n
     assert list(here.unusable) == list(there.unusable)
     np.testing.assert_allclose(here.weights, there.weights, atol=(0.01 if n < 1000 else 0.5) / n)
     weighted = np.flatnonzero(here.weights)
-    cast = np.linalg.norm(here.mean.double().cpu() - here.weights[weighted] @ numbers[weighted])
+    exactly = here.weights[weighted] @ numbers[weighted]
+    cast = np.linalg.norm(here.mean.double().cpu().numpy() - exactly)
     assert 0.97 * there.bias_bound <= here.bias_bound <= 1.1 * there.bias_bound + 1.1 * cast
 
 
