@@ -101,7 +101,7 @@ def record(
         "schema": SCHEMA,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {**versions(), "platform": platform.platform()},
-        "call": asdict(call),
+        "call": {key: value for key, value in asdict(call).items() if key != "counts" or value is not None},
         "rule": {"name": type(rule).__name__} | (_settings(asdict(settings)) if is_dataclass(rule) else {}),
         "verdict": verdict | {"notes": _without_folder(verdict["notes"], unusable, names)},
         "numbers": outcome.judged.numbers,
