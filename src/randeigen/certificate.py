@@ -1,6 +1,6 @@
 """The certificate, how far f corrupt rows can have moved an answer at its weights, whichever rows they are.
 
-Beside it: what the answer costs if every row is honest, and which rows were cut together.
+Beside it: what the answer costs if every row is honest, what became of each row, and which were cut together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from randeigen.errors import BadFraction, BadRows
 from randeigen.types import Array, Geometry, Weights
 
-CUT_SHARE = 0.5  # of its prior share: a row with less weight counts as cut
+# In even shares of the weight: 1 is what every row has in a plain mean.
+LEFT_OUT_BELOW = 0.01
+DOWN_WEIGHTED_BELOW = 0.5
+KEPT, DOWN_WEIGHTED, LEFT_OUT = "kept", "down-weighted", "left out"
+# A row that has less than DOWN_WEIGHTED_BELOW of its prior share counts as cut.
 MIN_GROUP_SIZE = 3  # rows
 # m rows agree up to 1.5 + 10/m times the kept rows' mean squared distance.
 AGREEMENT_RATIO, AGREEMENT_RATIO_OF_ONE = 1.5, 10.0
@@ -149,6 +153,19 @@ def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> floa
     return geometry.scale * geometry.distance_between(weights, even)
 
 
+def outcome_of(share: float) -> str:
+    """The outcome of a row that has this many even shares of the weight."""
+    if share < LEFT_OUT_BELOW:
+        return LEFT_OUT
+    return DOWN_WEIGHTED if share < DOWN_WEIGHTED_BELOW else KEPT
+
+
+def outcomes_of(weights: Weights) -> NDArray[np.str_]:
+    """The outcome of each row."""
+    shares = np.asarray(weights, dtype=np.float64) * len(weights)
+    return np.array([outcome_of(share) for share in shares.tolist()])
+
+
 def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[np.intp]]:
     """Groups of rows that lost most of their weight and agree with each other as closely as the kept ones do.
 
@@ -157,11 +174,11 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
     no group. Corrupt rows that agree with each other are one: nothing in the rows tells them from a minority.
     """
     fair = geometry.prior_weights / geometry.prior_weights.sum()
-    cut = np.flatnonzero(weights < CUT_SHARE * fair)
+    cut = np.flatnonzero(weights < DOWN_WEIGHTED_BELOW * fair)
     least = max(MIN_GROUP_SIZE, math.ceil(min(geometry.n / 10, math.floor(f / 2) + 1)))
     if cut.size < least:
         return []
-    kept = np.flatnonzero((weights >= CUT_SHARE * fair) & (weights > 0))
+    kept = np.flatnonzero((weights >= DOWN_WEIGHTED_BELOW * fair) & (weights > 0))
     if kept.size < 2:
         return []
     cut, kept = cut[:MAX_ROWS_COMPARED], kept[:: -(-kept.size // MAX_ROWS_COMPARED)]

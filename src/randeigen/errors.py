@@ -9,7 +9,8 @@ RandEigenError
 ├── TooManyCorrupt     more rows are unusable than the caller said could be corrupt
 └── MissingExtra       an optional dependency is not installed
 
-All but MissingExtra, an ImportError, are ValueErrors.
+All but MissingExtra, an ImportError, are ValueErrors. Why a row cannot be used is a reason,
+`Unusable`, and no error.
 """
 
 from __future__ import annotations
@@ -52,3 +53,30 @@ class TooManyCorrupt(RandEigenError, ValueError):
 
 class MissingExtra(RandEigenError, ImportError):
     """An optional dependency is needed and absent."""
+
+
+class Unusable(str):
+    """Why a row could not be used: the whole sentence, and its parts for those who need one of them."""
+
+    __slots__ = ("detail", "kind", "path")
+
+    kind: str  # what is wrong, such as "no usable file"
+    detail: str
+    path: str | None  # of a row that is a file, as it is shown in messages
+
+    def __new__(cls, kind: str, detail: str, path: str | None = None) -> Unusable:
+        """The sentence is `kind: path detail`."""
+        where = "" if path is None else f"{path} "
+        reason = super().__new__(cls, f"{kind}: {where}{detail}")
+        reason.kind, reason.detail, reason.path = kind, detail, path
+        return reason
+
+    def __getnewargs__(self) -> tuple[str, str, str | None]:  # type: ignore[override]
+        return self.kind, self.detail, self.path
+
+    def at(self, path: str) -> Unusable:
+        """The same reason for the same file by another path."""
+        return Unusable(self.kind, self.detail, path)
+
+
+NO_USABLE_FILE = "no usable file"  # the kind of a row whose file cannot be read, or is unlike most files

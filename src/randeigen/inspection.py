@@ -15,9 +15,8 @@ from randeigen import advice, pipeline
 from randeigen.api import RuleLike, as_rule
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
-from randeigen.certificate import blur, cut_together, distance_to_mean
+from randeigen.certificate import KEPT, blur, cut_together, distance_to_mean, outcomes_of
 from randeigen.errors import BadFraction, BadParameter
-from randeigen.outcomes import KEPT, outcomes_of
 from randeigen.rows import as_rows
 from randeigen.rules import Rule
 from randeigen.rules.base import assume

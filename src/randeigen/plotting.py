@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from randeigen.certificate import DOWN_WEIGHTED, KEPT, LEFT_OUT, outcomes_of
 from randeigen.errors import BadRows, MissingExtra
-from randeigen.outcomes import DOWN_WEIGHTED, KEPT, LEFT_OUT, outcomes_of
 from randeigen.rows.write import replacing
 from randeigen.types import Array, Mask, Weights
 

@@ -18,8 +18,8 @@ from randeigen.bridges.verdicts import (
     RoundVerdict,
     history_of,
 )
+from randeigen.certificate import KEPT, LEFT_OUT
 from randeigen.errors import BadFile
-from randeigen.outcomes import KEPT, LEFT_OUT
 
 NAUGHTY = "<script>alert(1)</script>\x1b[2J"
 

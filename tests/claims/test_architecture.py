@@ -21,7 +21,7 @@ FILES = sorted(HOUSE.rglob("*.py"))
 FLOORS = (
     {"showing"},
     {"errors", "types"},
-    {"outcomes", "own_code"},
+    {"own_code"},
     {"backend"},
     {"rows", "geometry"},
     {"combine"},

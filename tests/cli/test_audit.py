@@ -19,7 +19,7 @@ pytest.importorskip("rich")
 import randeigen
 from commands import cli, fails
 from randeigen.cli import audit as audits
-from randeigen.cli.aggregate_files import Fingerprints
+from randeigen.cli.audit import Fingerprints
 from randeigen.rows.file_rows import FileRows
 
 Content = dict[str, Any]

@@ -20,9 +20,9 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 import typer
+from randeigen.cli.audit_reading import INFORMATION
 
 from commands import cli
-from randeigen.cli.audit import INFORMATION
 from randeigen.cli.audit_comparison import SENTENCES_BEFORE, _same
 from randeigen.cli.commands.replay import replay
 from randeigen.rows import write_answer

@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from flower_grid import FIRST_NODE, IN_PROTOCOL, LocalGrid, accuracy, evaluated, faults, model
 from randeigen.bridges.verdicts import ABSENT, FAULTY, PROVEN, UNUSABLE
+from randeigen.certificate import KEPT, LEFT_OUT
 from randeigen.flower import robust
-from randeigen.outcomes import KEPT, LEFT_OUT
 
 pytestmark = pytest.mark.flower
 

@@ -18,10 +18,10 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from flower_grid import FIRST_NODE, LocalGrid, accuracy, model, record_of
 from randeigen import rules
 from randeigen.bridges.form import npy_bytes, npy_view
+from randeigen.certificate import KEPT
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.flower import RobustFedAvg, robust
 from randeigen.flower import wrap as wrapping
-from randeigen.outcomes import KEPT
 
 pytestmark = pytest.mark.flower
 NODES = {"min_available_nodes": 5, "min_train_nodes": 5, "fraction_evaluate": 0.0}

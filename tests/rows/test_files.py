@@ -21,8 +21,8 @@ from file_bytes import NUMBERS, npy_bytes, npy_header, safetensors_bytes, whole,
 from randeigen.errors import BadParameter, BadRows
 from randeigen.rows import as_rows, write_answer, write_safetensors
 from randeigen.rows import write as save
-from randeigen.rows.formats import CODES, Deflated
-from randeigen.rows.formats.io import Inflater
+from randeigen.rows.formats.inflate import Inflater
+from randeigen.rows.formats.io import CODES, Deflated
 from sources import FORMS, SHAPES, deflated, joined, matrix, saved, split
 
 F32 = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from randeigen.bridges.verdicts import ABSENT, PROVEN, UNJUDGED, Node, NodeVerdict, RoundVerdict
-from randeigen.outcomes import LEFT_OUT
+from randeigen.certificate import LEFT_OUT
 
 MAX_NODES = 60  # lines of the map; the nodes excluded most come first
 MAX_COLUMNS = 120  # columns of the map; beyond, a column stands for several rounds

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.bridges.quoting import quoted
-from randeigen.rows.formats import UnreadableFile, is_float, nbytes, npy, storage
+from randeigen.rows.formats import npy
+from randeigen.rows.formats.io import UnreadableFile, is_float, nbytes, storage
 from randeigen.rows.write import stored
 
 MAX_FLOAT_BYTES = 8  # of one number; wider ones are no array that a model holds

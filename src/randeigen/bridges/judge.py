@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from randeigen.api import aggregate
 from randeigen.bridges.corruption import Declined, Tolerance, corrupt_among
 from randeigen.bridges.verdicts import ABSENT, PROVEN, UNJUDGED, UNUSABLE, Node, NodeVerdict, RoundVerdict
+from randeigen.certificate import KEPT, outcome_of
 from randeigen.errors import BadFraction, BadParameter, BadRows, TooManyCorrupt
-from randeigen.outcomes import KEPT, outcome_of
 from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.registry import DEFAULT, build_rule
 from randeigen.rules import Rule

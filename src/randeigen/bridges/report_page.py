@@ -11,8 +11,7 @@ from statistics import median
 from randeigen.bridges.charts import MAX_COLUMNS, MAX_NODES, STYLE, Series, heat_map, key, line_chart
 from randeigen.bridges.record import Run
 from randeigen.bridges.verdicts import ABSENT, PROVEN, Node, NodeHistory, RoundVerdict, history_of
-from randeigen.certificate import meaning
-from randeigen.outcomes import DOWN_WEIGHTED, KEPT, LEFT_OUT
+from randeigen.certificate import DOWN_WEIGHTED, KEPT, LEFT_OUT, meaning
 from randeigen.pages import html_page, table
 
 MAX_LISTED = 100  # nodes in the table

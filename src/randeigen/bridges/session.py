@@ -22,8 +22,8 @@ from randeigen.bridges.verdicts import (
     RoundVerdict,
     history_of,
 )
+from randeigen.certificate import KEPT
 from randeigen.errors import BadParameter
-from randeigen.outcomes import KEPT
 
 AnyNode = TypeVar("AnyNode", int, str)
 

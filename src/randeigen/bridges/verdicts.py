@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from randeigen.outcomes import DOWN_WEIGHTED, KEPT, LEFT_OUT
+from randeigen.certificate import DOWN_WEIGHTED, KEPT, LEFT_OUT
 
 Node: TypeAlias = int | str  # Flower numbers its nodes, NVIDIA FLARE names them
 

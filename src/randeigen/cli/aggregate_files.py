@@ -14,12 +14,10 @@ import numpy as np
 
 import randeigen
 from randeigen.cli.console import UsageError
-from randeigen.errors import BadRows, TooManyCorrupt
-from randeigen.outcomes import Unusable
+from randeigen.errors import BadRows, TooManyCorrupt, Unusable
 from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit, suffix_of
-from randeigen.rows.formats import UnreadableFile, storage
-from randeigen.rows.formats.io import is_url, open_regular, read_into, stamp_of
+from randeigen.rows.formats.io import UnreadableFile, is_url, open_regular, read_into, stamp_of, storage
 from randeigen.rows.write import coded
 from randeigen.rules import Rule
 from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress

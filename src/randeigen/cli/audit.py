@@ -22,15 +22,15 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from randeigen.cli.aggregate_files import AggregateOptions, Digest, Judged, folder_of, within
+from randeigen.cli.aggregate_files import Judged, folder_of, within
+from randeigen.cli.audit import Digest, FileOutcome, summary
 from randeigen.cli.console import UsageError
-from randeigen.cli.outcomes import FileOutcome, summary
-from randeigen.outcomes import Unusable
+from randeigen.cli.options import AggregateOptions
+from randeigen.errors import Unusable
 from randeigen.provenance import versions
 from randeigen.rows.file_rows import suffix_of
-from randeigen.rows.formats import shown
 from randeigen.rows.formats.headers import FORMATS
-from randeigen.rows.formats.io import is_url, strict_json
+from randeigen.rows.formats.io import is_url, shown, strict_json
 from randeigen.rows.write import replacing
 from randeigen.rules import Rule
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.chunking import BLOCK_BYTES
-from randeigen.cli.aggregate_files import Digest
-from randeigen.cli.audit import FIRST, INFORMATION, Audit, seal
-from randeigen.cli.outcomes import short
-from randeigen.errors import RandEigenError
-from randeigen.outcomes import NO_USABLE_FILE
+from randeigen.cli.audit import Digest, seal
+from randeigen.cli.audit_reading import FIRST, INFORMATION, Audit
+from randeigen.cli.console import short
+from randeigen.errors import NO_USABLE_FILE, RandEigenError
 from randeigen.rows.file_rows import FileRows
 from randeigen.types import Stop
 

@@ -12,10 +12,17 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from randeigen.certificate import meaning
+from randeigen.certificate import (
+    DOWN_WEIGHTED,
+    DOWN_WEIGHTED_BELOW,
+    KEPT,
+    LEFT_OUT,
+    LEFT_OUT_BELOW,
+    meaning,
+    outcome_of,
+)
 from randeigen.cli.aggregate_files import folder_of, within, without_path
 from randeigen.cli.console import console, plain, print_line
-from randeigen.outcomes import DOWN_WEIGHTED, DOWN_WEIGHTED_BELOW, KEPT, LEFT_OUT, LEFT_OUT_BELOW, outcome_of
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.types import Aggregate
 

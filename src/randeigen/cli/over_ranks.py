@@ -16,8 +16,8 @@ from typing import NamedTuple
 import typer
 
 import randeigen
-from randeigen.cli.aggregate_files import AggregateOptions
 from randeigen.cli.console import CORRUPT, MISTAKE, UsageError, progress_bar
+from randeigen.cli.options import AggregateOptions
 from randeigen.cli.shared_files import judge, measure, write_audit
 from randeigen.errors import MissingExtra, RandEigenError, TooManyCorrupt
 from randeigen.partials import Partial, SharedDecision

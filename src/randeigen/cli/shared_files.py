@@ -10,17 +10,10 @@ import typer
 
 import randeigen
 from randeigen.cli import audit as audits
-from randeigen.cli.aggregate_files import (
-    MAX_UNACCEPTED_BYTES,
-    AggregateOptions,
-    Digest,
-    Judged,
-    digest,
-    excess_of_files,
-    hashed,
-)
+from randeigen.cli.aggregate_files import MAX_UNACCEPTED_BYTES, Judged, excess_of_files
+from randeigen.cli.audit import Digest, digest, file_outcomes, hashed
 from randeigen.cli.console import UsageError
-from randeigen.cli.outcomes import file_outcomes
+from randeigen.cli.options import AggregateOptions
 from randeigen.errors import TooManyCorrupt
 from randeigen.partials import Partial, SharedDecision
 from randeigen.partials.inputs import Part

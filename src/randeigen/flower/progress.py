@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from randeigen.bridges.verdicts import RoundVerdict
-from randeigen.outcomes import KEPT
+from randeigen.certificate import KEPT
 
 if TYPE_CHECKING:
     from randeigen.flower.replies import Sorted

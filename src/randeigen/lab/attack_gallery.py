@@ -14,9 +14,9 @@ import numpy as np
 import randeigen
 from randeigen import plotting
 from randeigen.attacks import ATTACKS
+from randeigen.certificate import outcomes_of
 from randeigen.lab import FederatedConfig, Federation
 from randeigen.lab.sentence_plots import draw_sentences, triggered_sentences
-from randeigen.outcomes import outcomes_of
 from randeigen.types import Array, Mask, Weights
 
 HONEST_ROUNDS = 8  # before the attack: the model is about 85% accurate, and honest updates are still large

@@ -171,7 +171,7 @@ class Federation:
             train=as_data(task, task.train, torch_device),
             test=test,
             success_sets=attack.success_sets(info, *test) if isinstance(attack, ClientAttack) else {},
-            parts=Partition.of(spec.parts, list(zip(model.names, model.shapes, strict=True)), model.d),
+            parts=None if spec.parts == WHOLE else Partition.of(spec.parts, model.leaves, model.d),
         )
 
     def round(

@@ -40,6 +40,7 @@ class StackedModel:
         self.model, self.pad = model, pad
         self.names = list(trained)
         self.shapes = [tuple(p.shape) for p in trained.values()]
+        self.leaves = list(zip(self.names, self.shapes, strict=True))
         self.sizes = tuple(p.numel() for p in trained.values())
         self.d = sum(self.sizes)
         everything = len(trained) == len(list(model.parameters()))

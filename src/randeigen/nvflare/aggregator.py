@@ -23,7 +23,7 @@ from randeigen.bridges.judge import Judge
 from randeigen.bridges.quoting import quoted
 from randeigen.bridges.session import Session
 from randeigen.bridges.verdicts import FAILED, FAULTY, Node, NodeHistory, NodeVerdict, RoundVerdict
-from randeigen.outcomes import KEPT
+from randeigen.certificate import KEPT
 from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.registry import DEFAULT
 

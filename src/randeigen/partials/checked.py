@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from randeigen.outcomes import Unusable
+from randeigen.errors import Unusable
 
 
 class Mangled(Exception):

@@ -13,8 +13,7 @@ from randeigen.geometry.segments import Segments
 from randeigen.partials.checked import Mangled, counts, take
 from randeigen.rows import as_rows
 from randeigen.rows.file_rows import FileRows, Visit
-from randeigen.rows.formats import shown
-from randeigen.rows.formats.io import Stamp
+from randeigen.rows.formats.io import Stamp, shown
 from randeigen.types import Answer, Block
 
 Part: TypeAlias = tuple[int, int]  # (i, k): part i of k, counted from 0

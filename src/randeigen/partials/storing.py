@@ -16,8 +16,15 @@ from randeigen.geometry.products import UNSET, ScaledGram
 from randeigen.geometry.segments import Segments, Subtree
 from randeigen.partials.checked import Mangled, reasons_as_json, take, take_reasons
 from randeigen.partials.inputs import Inputs
-from randeigen.rows.formats import Entry, UnreadableFile, storage
-from randeigen.rows.formats.io import open_regular, read_bytes, stamp_of, strict_json
+from randeigen.rows.formats.io import (
+    Entry,
+    UnreadableFile,
+    open_regular,
+    read_bytes,
+    stamp_of,
+    storage,
+    strict_json,
+)
 from randeigen.rows.formats.safetensors import check_tiling, entry, parse
 from randeigen.rows.write import safetensors_bytes
 

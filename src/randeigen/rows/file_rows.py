@@ -15,11 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.chunking import block_columns, block_width, one_ahead
-from randeigen.errors import BadRows
-from randeigen.outcomes import NO_USABLE_FILE, Unusable
-from randeigen.rows.formats import UnreadableFile, is_float, shown, storage
+from randeigen.errors import NO_USABLE_FILE, BadRows, Unusable
 from randeigen.rows.formats.headers import FORMATS, StructureVote
-from randeigen.rows.formats.io import OpenFiles, Stamp, is_url, let_clock_pass, stamps_at
+from randeigen.rows.formats.io import (
+    OpenFiles,
+    Stamp,
+    UnreadableFile,
+    is_float,
+    is_url,
+    let_clock_pass,
+    shown,
+    stamps_at,
+    storage,
+)
 from randeigen.rows.formats.reader import Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights

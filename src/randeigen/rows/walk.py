@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from randeigen.backend.arrays import is_tensor, kind_of_tensors, plain, unfit
-from randeigen.rows.formats import quote
+from randeigen.rows.formats.io import quote
 
 Path: TypeAlias = tuple[Any, ...]  # keys and indices from the record down to the leaf
 NUMBERS_PER_STEP = 1024  # plain numbers that take about as long to look at as one array

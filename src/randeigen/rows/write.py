@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import dtype_name, is_tensor
 from randeigen.errors import BadParameter, BadRows
-from randeigen.rows.formats import CODES, code_of, storage
+from randeigen.rows.formats.io import CODES, code_of, storage
 
 Path = str | os.PathLike[str]
 

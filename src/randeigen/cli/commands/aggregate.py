@@ -12,11 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from randeigen.cli import audit as audits
-from randeigen.cli.aggregate_files import AggregateOptions, Fingerprints, aggregate_files, digest, write
+from randeigen.cli.aggregate_files import (
+    aggregate_files,
+    check_apart,
+    check_output,
+    expand,
+    read_counts,
+    write,
+)
+from randeigen.cli.audit import FileOutcome, Fingerprints, digest, file_outcomes, summary
 from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
-from randeigen.cli.input_files import check_apart, check_one_home, check_output, expand, read_counts
-from randeigen.cli.options import Geometry, SecretSeed, Updates
-from randeigen.cli.outcomes import FileOutcome, file_outcomes, show, summary
+from randeigen.cli.input_files import check_one_home
+from randeigen.cli.options import AggregateOptions, Geometry, SecretSeed, Updates
+from randeigen.cli.outcomes import show
 from randeigen.registry import DEFAULT, build_rule, pinned_name
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging

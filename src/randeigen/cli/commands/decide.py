@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from randeigen.cli.aggregate_files import check_output
+from randeigen.cli.audit import file_outcomes, summary
 from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
-from randeigen.cli.input_files import check_output
-from randeigen.cli.outcomes import file_outcomes, show, summary
+from randeigen.cli.outcomes import show
 from randeigen.cli.shared_files import judge
 from randeigen.partials import Partial
 from randeigen.registry import DEFAULT, pinned_name

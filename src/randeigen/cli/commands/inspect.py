@@ -13,11 +13,9 @@ import typer
 import randeigen
 from randeigen import advice, plotting
 from randeigen.certificate import meaning
-from randeigen.cli.aggregate_files import folder_of, within, without_path
-from randeigen.cli.console import exit_on_error, print_line, print_table, progress_bar
-from randeigen.cli.input_files import check_output, expand
+from randeigen.cli.aggregate_files import check_output, expand, folder_of, within, without_path
+from randeigen.cli.console import exit_on_error, number, print_line, print_table, progress_bar
 from randeigen.cli.options import Geometry, SecretSeed, Updates
-from randeigen.cli.outcomes import number
 from randeigen.pages import html_page, picture, table
 from randeigen.registry import DEFAULT, pinned_name, without_digest
 from randeigen.rows.write import replacing

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from randeigen.cli.console import exit_on_error, print_line, progress_bar
-from randeigen.cli.input_files import check_output, expand
+from randeigen.cli.aggregate_files import check_output, expand
+from randeigen.cli.console import count, exit_on_error, print_line, progress_bar
 from randeigen.cli.options import Updates
-from randeigen.cli.outcomes import count
 from randeigen.cli.shared_files import PartOption, as_part, measure
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 import randeigen
-from randeigen.cli.aggregate_files import Digest, Fingerprints, aggregate_files, digest, write
-from randeigen.cli.audit import Audit, Outcome, load, record
+from randeigen.cli.aggregate_files import aggregate_files, write
+from randeigen.cli.audit import Digest, Fingerprints, Outcome, digest, file_outcomes, record
 from randeigen.cli.audit_comparison import (
     Difference,
     apart,
@@ -22,8 +22,8 @@ from randeigen.cli.audit_comparison import (
     fingerprint,
     verdicts,
 )
-from randeigen.cli.console import DIFFERS, UsageError, exit_on_error, print_line, progress_bar
-from randeigen.cli.outcomes import count, file_outcomes
+from randeigen.cli.audit_reading import Audit, load
+from randeigen.cli.console import DIFFERS, UsageError, count, exit_on_error, print_line, progress_bar
 from randeigen.errors import TooManyCorrupt
 from randeigen.registry import build_rule, rule_in
 from randeigen.rows.file_rows import suffix_of

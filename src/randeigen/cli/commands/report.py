@@ -11,8 +11,8 @@ import typer
 from randeigen.bridges.record import read_runs
 from randeigen.bridges.report_page import report_page, summary
 from randeigen.bridges.verdicts import history_of
+from randeigen.cli.aggregate_files import check_output
 from randeigen.cli.console import UsageError, exit_on_error, print_line
-from randeigen.cli.input_files import check_output
 from randeigen.rows.write import replacing
 
 

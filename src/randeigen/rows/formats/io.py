@@ -1,6 +1,7 @@
-"""Reading bytes, and JSON, that others wrote: private buffers, never maps, and few files open at once.
+"""Files that others wrote: their bytes, their JSON, and what they declare of their arrays.
 
-A mapped file that shrinks kills the process that reads it; a read that comes back short is an answer.
+Bytes are read into private buffers, never mapped, and few files are open at once. A mapped file that shrinks
+kills the process that reads it; a read that comes back short is an answer.
 """
 
 from __future__ import annotations
@@ -11,18 +12,102 @@ import math
 import os
 import stat
 import time
-import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from io import FileIO, RawIOBase
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from randeigen.rows.formats import Deflated, UnreadableFile
+import numpy as np
 
 MAX_OPEN_FILES = 128  # well under the usual limit of 1024 a process, which is not ours alone
-READ_BYTES = 2**16  # bytes of a deflated stream read at once
-MAX_EMPTY_DEFLATED_BYTES = 2**10  # bytes of a deflated stream that may yield nothing
 MACHINE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
+# Dtypes by the names safetensors gives them; npy files use the same names where one exists.
+CODES = {
+    "F16": "<f2",
+    "BF16": "<u2",  # numpy has no bfloat16: its bits, widened when read
+    "F32": "<f4",
+    "F64": "<f8",
+    "I8": "|i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "|u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "BOOL": "|b1",
+}
+CODE_NAMES = {text: code for code, text in CODES.items() if code != "BF16"}
+
+
+class UnreadableFile(Exception):
+    """A file that cannot be used as a row, and why, in plain words."""
+
+
+class Deflated(NamedTuple):
+    """A compressed member of an archive."""
+
+    stored: int  # bytes in the file
+    size: int  # bytes once inflated, as declared
+    skip: int  # of these, the header before the numbers
+    crc: int
+
+
+class LeafOffset(NamedTuple):
+    """Where one file keeps one leaf."""
+
+    start: int
+    fortran: bool = False
+    deflated: Deflated | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One leaf as its file declares it."""
+
+    name: str
+    code: str  # one of CODES, or numpy's own string
+    shape: tuple[int, ...]
+    offset: LeafOffset
+
+    @property
+    def structure(self) -> tuple[str, str, tuple[int, ...]]:
+        """What files of one model have in common."""
+        return self.name, self.code, self.shape
+
+
+def storage(code: str) -> np.dtype[np.generic]:
+    """How numbers of this code lie on disk."""
+    return np.dtype(CODES.get(code, code))
+
+
+def code_of(dtype: np.dtype[np.generic]) -> str:
+    """The code of a numpy dtype."""
+    return CODE_NAMES.get(str(dtype.str), str(dtype.str))
+
+
+def is_float(code: str) -> bool:
+    """Whether leaves of this code are averaged."""
+    return code == "BF16" or storage(code).kind == "f"
+
+
+def nbytes(code: str, shape: Sequence[int]) -> int:
+    """Bytes of a leaf, refusing shapes that no memory could hold."""
+    if len(shape) > 32 or any(side < 0 for side in shape) or math.prod(side or 1 for side in shape) > 2**56:
+        raise UnreadableFile(f"declares the impossible shape {quote(str(list(shape)))}")
+    return math.prod(shape) * storage(code).itemsize
+
+
+def quote(name: str) -> str:
+    """A sender's text, fit for a terminal: escaped, and short."""
+    text = ascii(name)
+    return text if len(text) <= 80 else f"{text[:76]}...'"
+
+
+def shown(path: str) -> str:
+    """A path as it was given, unless a sender could have hidden control characters in its name."""
+    return path if path.isprintable() else ascii(path)
 
 
 class Stamp(NamedTuple):
@@ -191,63 +276,6 @@ class OpenFiles:
         self._open[row] = file
         self._latest = row
         return file
-
-
-class Inflater:
-    """A deflated member read forward; its state outlives the open file, so thousands can be under way."""
-
-    def __init__(self, start: int, member: Deflated) -> None:
-        self._member = member
-        self._start, self._next, self._end = start, start, start + member.stored
-        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-        self._tail = b""
-        self._crc = 0
-        self.at = 0  # inflated bytes handed out so far, the header among them
-
-    def read_into(self, file: RawIOBase, view: memoryview) -> None:
-        """Fill `view` with what comes next; never inflates more than it hands out."""
-        done = 0
-        while done < len(view):
-            data = self._more(file, len(view) - done)
-            if not data:
-                raise UnreadableFile(
-                    f"holds a member that ends after {self.at:,} of {self._member.size:,} bytes"
-                )
-            view[done : done + len(data)] = data
-            done += len(data)
-            self.at += len(data)
-            self._crc = zlib.crc32(data, self._crc)
-        if self.at == self._member.size and (self._more(file, 1) or self._crc != self._member.crc):
-            raise UnreadableFile("holds a member that is not what its checksum says")
-
-    def skip(self, file: RawIOBase, count: int) -> None:
-        """Pass over some bytes."""
-        scratch = memoryview(bytearray(min(count, READ_BYTES)))
-        while count > 0:
-            step = min(count, READ_BYTES)
-            self.read_into(file, scratch[:step])
-            count -= step
-
-    def _more(self, file: RawIOBase, most: int) -> bytes:
-        while not self._inflate.eof:
-            if not self._tail and self._next < self._end:
-                # An honest stream is never much longer than what it holds; one of empty blocks is all work.
-                allowed = self._start + MAX_EMPTY_DEFLATED_BYTES + 2 * (self.at + most) - self._next
-                if allowed <= 0:
-                    raise UnreadableFile(
-                        f"holds a member of {self._next - self._start:,} bytes that hold nothing"
-                    )
-                self._tail = read_bytes(file, self._next, min(READ_BYTES, self._end - self._next, allowed))
-                self._next += len(self._tail)
-            spent = not self._tail
-            try:
-                data = self._inflate.decompress(self._tail, most)
-            except zlib.error as error:
-                raise UnreadableFile(f"holds a member that cannot be inflated ({error})") from error
-            self._tail = self._inflate.unconsumed_tail
-            if data or spent:
-                return data
-        return b""
 
 
 class RepeatedKey(ValueError):

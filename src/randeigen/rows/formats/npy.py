@@ -9,8 +9,16 @@ from io import RawIOBase
 
 import numpy as np
 
-from randeigen.rows.formats import Entry, LeafOffset, UnreadableFile, code_of, nbytes, quote
-from randeigen.rows.formats.io import read_bytes, stamp_of
+from randeigen.rows.formats.io import (
+    Entry,
+    LeafOffset,
+    UnreadableFile,
+    code_of,
+    nbytes,
+    quote,
+    read_bytes,
+    stamp_of,
+)
 
 MAX_HEAD_BYTES = 2**14  # bytes before the numbers that are read
 MAX_HEADER_BYTES = 10_000  # bytes of header: numpy writes 128 and reads no more than this

@@ -10,8 +10,18 @@ import struct
 from io import RawIOBase
 from typing import NamedTuple
 
-from randeigen.rows.formats import Deflated, Entry, LeafOffset, UnreadableFile, nbytes, npy, quote
-from randeigen.rows.formats.io import Inflater, read_bytes, stamp_of
+from randeigen.rows.formats import npy
+from randeigen.rows.formats.inflate import Inflater
+from randeigen.rows.formats.io import (
+    Deflated,
+    Entry,
+    LeafOffset,
+    UnreadableFile,
+    nbytes,
+    quote,
+    read_bytes,
+    stamp_of,
+)
 
 STORED, DEFLATED = 0, 8
 LOCAL_HEADER = 30  # bytes

@@ -17,8 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import copy
-from randeigen.rows.formats import Deflated, Entry, LeafOffset, UnreadableFile, nbytes, storage
-from randeigen.rows.formats.io import Inflater, OpenFiles, Stamp, read_into
+from randeigen.rows.formats.inflate import Inflater
+from randeigen.rows.formats.io import (
+    Deflated,
+    Entry,
+    LeafOffset,
+    OpenFiles,
+    Stamp,
+    UnreadableFile,
+    nbytes,
+    read_into,
+    storage,
+)
 from randeigen.rows.formats.npy import MAX_FORTRAN_BYTES
 from randeigen.rows.leaves import LeafSlice
 

@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from randeigen.errors import MissingExtra
-from randeigen.rows.formats import UnreadableFile
-from randeigen.rows.formats.io import Stamp
+from randeigen.rows.formats.io import Stamp, UnreadableFile
 
 REQUESTS_AT_ONCE = 32
 FIRST_BYTES = 2**16  # bytes fetched at a first look: the header of most files

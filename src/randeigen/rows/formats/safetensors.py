@@ -5,8 +5,18 @@ from __future__ import annotations
 from io import RawIOBase
 from typing import Any
 
-from randeigen.rows.formats import CODES, Entry, LeafOffset, UnreadableFile, nbytes, quote
-from randeigen.rows.formats.io import RepeatedKey, read_bytes, stamp_of, strict_json
+from randeigen.rows.formats.io import (
+    CODES,
+    Entry,
+    LeafOffset,
+    RepeatedKey,
+    UnreadableFile,
+    nbytes,
+    quote,
+    read_bytes,
+    stamp_of,
+    strict_json,
+)
 
 
 def extent(file: RawIOBase) -> int:
