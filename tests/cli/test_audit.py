@@ -18,7 +18,7 @@ pytest.importorskip("rich")
 
 import randeigen
 from commands import cli, fails
-from randeigen.cli import audit as audits
+from randeigen.cli import audit_reading
 from randeigen.cli.audit import Fingerprints
 from randeigen.rows.file_rows import FileRows
 
@@ -274,7 +274,7 @@ def test_an_audit_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_audit_too_large_is_not_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audits, "MAX_AUDIT_BYTES", 100)
+    monkeypatch.setattr(audit_reading, "MAX_AUDIT_BYTES", 100)
     fails(2, "replay", home / "audit.json", saying="too large")
 
 

@@ -22,7 +22,8 @@ pytest.importorskip("rich")
 import randeigen
 from commands import cli, fails
 from randeigen import registry
-from randeigen.cli import console, outcomes
+from randeigen.cli import audit as audits
+from randeigen.cli import console
 from randeigen.cli.commands import aggregate as command
 from randeigen.rows import write_answer, write_safetensors
 
@@ -144,7 +145,7 @@ def test_an_unbounded_certificate_is_null_in_json_and_explained_in_words(tmp_pat
     ],
 )
 def test_the_certificate_in_words_handles_its_edges(f: int, rows: np.ndarray, sentence: str) -> None:
-    assert sentence in outcomes.certificate(randeigen.aggregate(rows, f=f, seed=0))
+    assert sentence in audits.certificate(randeigen.aggregate(rows, f=f, seed=0))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_a_promise_that_is_broken_or_too_wide_is_said_in_words(
     rows: list[list[float]], eps: float | None, f: int | None, sentence: str
 ) -> None:
     result = randeigen.aggregate(np.array(rows), eps, f=f, seed=0, on_excess="drop")
-    assert sentence in outcomes.certificate(result)
+    assert sentence in audits.certificate(result)
 
 
 def test_files_that_were_cut_together_are_named(tmp_path: Path) -> None:
@@ -312,9 +313,7 @@ def test_a_mistake_is_refused_before_any_file_is_opened(
     folder: Path, out: Path, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("randeigen.cli.aggregate_files.as_rows", lambda *a: pytest.fail("files were opened"))
-    monkeypatch.setattr(
-        "randeigen.cli.aggregate_files.open_regular", lambda *a: pytest.fail("files were opened")
-    )
+    monkeypatch.setattr("randeigen.cli.audit.open_regular", lambda *a: pytest.fail("files were opened"))
     arguments, saying = MISTAKES[mistake]
     before = sorted(folder.parent.rglob("*"))
     fails(2, "aggregate", folder, "--out", out, *arguments, saying=saying)
@@ -621,12 +620,15 @@ def test_a_parameter_reaches_its_rule() -> None:
     [(0, "0"), (1, "1.00"), (0.012345, "0.0123"), (1234.5, "1234"), (3e-9, "3.00e-09"), (2e30, "2.00e+30")],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
-    assert outcomes.short(value) == text
+    assert console.short(value) == text
 
 
-def test_progress_is_for_people_only(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.progress_bar(quiet=False) as progress:
+def test_progress_in_a_pipe_comes_with_time_and_not_if_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.progress_bar(quiet=True) as progress:
         assert progress is None
+    with console.progress_bar(quiet=False) as progress:
+        assert progress is not None
+        progress("measuring", 1, 2)
     assert capsys.readouterr() == ("", "")
 
 

@@ -20,10 +20,10 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 import typer
-from randeigen.cli.audit_reading import INFORMATION
 
 from commands import cli
 from randeigen.cli.audit_comparison import SENTENCES_BEFORE, _same
+from randeigen.cli.audit_reading import INFORMATION
 from randeigen.cli.commands.replay import replay
 from randeigen.rows import write_answer
 from randeigen.types import Stop

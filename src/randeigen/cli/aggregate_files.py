@@ -1,44 +1,170 @@
-"""From files to an aggregate, with fingerprints of what was judged: what `aggregate` and `replay` share."""
+"""From files on the command line to their aggregate, and whether its place can be written to.
+
+What `aggregate` and `replay` share. All that needs no file to be opened is checked before any is.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from io import RawIOBase
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import randeigen
-from randeigen.cli.console import UsageError
-from randeigen.errors import BadRows, TooManyCorrupt, Unusable
+from randeigen.cli.console import UsageError, print_error
+from randeigen.cli.options import AggregateOptions
+from randeigen.errors import BadRows, MissingExtra, TooManyCorrupt, Unusable
 from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit, suffix_of
-from randeigen.rows.formats.io import UnreadableFile, is_url, open_regular, read_into, stamp_of, storage
+from randeigen.rows.formats.headers import FORMATS
+from randeigen.rows.formats.io import is_url, storage
 from randeigen.rows.write import coded
 from randeigen.rules import Rule
-from randeigen.types import Aggregate, GeometryKind, OnExcess, Progress
+from randeigen.types import Aggregate, Progress
 
-READ_BYTES = 2**20
-MAX_UNACCEPTED_BYTES = 2**16  # a file that was not accepted is fingerprinted up to this size, or the others'
+KNOWN = ", ".join(FORMATS)
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+CONVERT = (
+    "Such a file is a Python pickle, which can run what its sender wrote when it is opened, so none is read. "
+    "To convert one: safetensors.torch.save_file(torch.load('a.pt', weights_only=True), 'a.safetensors')."
+)
 MAX_REASONS_SHOWN = 8  # files named one by one in an error
 
 
-@dataclass(frozen=True)
-class AggregateOptions:
-    """Everything but the files that decides a verdict."""
+def expand(arguments: Iterable[str]) -> list[str]:
+    """Files, folders and patterns as one list of files, most of one format."""
+    paths = [path for argument in arguments for path in _files(argument)]
+    if not paths:
+        raise UsageError("no files are given, only folders within; give files, folders or quoted patterns.")
+    most, count = Counter(map(suffix_of, paths)).most_common(1)[0]
+    if 2 * count <= len(paths) or most not in FORMATS:  # a stray file of another kind is a sender's affair
+        _refuse_mixture(paths)
+    _refuse_twins(paths)
+    return paths
 
-    rule: str  # as --rule spells it
-    eps: float | None
-    f: int | None
-    seed: int | None
-    geometry: GeometryKind
-    on_excess: OnExcess
-    partition: str = "whole"
-    counts: tuple[Any, ...] | None = None  # what each file claims for itself, in the order of the files
+
+def _refuse_mixture(paths: Sequence[str]) -> None:
+    """No format is that of most files."""
+    first = paths[0]
+    for path in paths:
+        if suffix_of(path) in PICKLES:
+            raise UsageError(f"{path} is not read. {CONVERT}")
+        if suffix_of(path) not in FORMATS:
+            raise UsageError(f"{path} is not a file of updates; give files that end in {KNOWN}.")
+        if suffix_of(path) != suffix_of(first):
+            raise UsageError(f"{first} and {path} are of different formats; give files of one format.")
+
+
+def _files(argument: str) -> list[str]:
+    if is_url(argument):
+        return _objects(argument)
+    if os.path.isdir(argument):
+        names = [name for name in os.listdir(argument) if suffix_of(name) in FORMATS and name[0] != "."]
+        paths = [os.path.join(argument, name) for name in names]
+        pickles = [name for name in os.listdir(argument) if suffix_of(name) in PICKLES]
+        if pickles:
+            found = f"{len(pickles)} files such as {pickles[0]}" if len(pickles) > 1 else pickles[0]
+            if not paths:
+                raise UsageError(
+                    f"the folder {argument} holds {found}, and none that ends in {KNOWN}. {CONVERT}"
+                )
+            print_error(f"Note: the folder {argument} also holds {found}, left aside. {CONVERT}")
+        if not paths:
+            raise UsageError(f"the folder {argument} holds no files that end in {KNOWN}.")
+    elif os.path.lexists(argument):
+        return [argument]
+    elif glob.has_magic(argument):
+        paths = glob.glob(argument, recursive=True)
+        if not paths:
+            raise UsageError(f"no file matches {argument}.")
+    else:
+        raise UsageError(f"{argument} does not exist; give files, folders or quoted patterns.")
+    return sorted((path for path in paths if not os.path.isdir(path)), key=natural)
+
+
+def _objects(url: str) -> list[str]:
+    """One object, those that match a pattern, or those directly below a prefix that ends in a slash."""
+    from randeigen.rows.formats.remote import file_system, reason
+
+    if not glob.has_magic(url) and not url.endswith("/"):
+        return [url]
+    try:
+        store, path = file_system(url)
+        names = store.glob(path) if glob.has_magic(url) else store.ls(path, detail=False)
+    except MissingExtra:
+        raise
+    except Exception as error:
+        raise UsageError(f"{url} cannot be listed: {reason(error)}") from None
+    urls = [store.unstrip_protocol(name) for name in names if suffix_of(name) in FORMATS]
+    if not urls:
+        raise UsageError(f"{url}: no objects there end in {KNOWN}.")
+    return sorted(urls, key=natural)
+
+
+def natural(path: str) -> list[tuple[int, str]]:
+    """A sort key that puts client-2 before client-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", path)]
+
+
+def _refuse_twins(paths: Sequence[str]) -> None:
+    known: dict[str, str] = {}
+    for path in paths:
+        real = path if is_url(path) else os.path.realpath(path)
+        if real in known:
+            raise UsageError(f"{path} and {known[real]} are the same file; each sender counts once.")
+        known[real] = path
+
+
+def check_output(option: str, path: str, inputs: Sequence[str], suffixes: Iterable[str], force: bool) -> None:
+    """Refuse a path that cannot be written to, or where the answer would overwrite an input."""
+    suffixes = tuple(suffixes)
+    if is_url(path):
+        raise UsageError(
+            f"{option} {path}: answers are written to files; give one, and copy it to the store."
+        )
+    if suffix_of(path) not in suffixes:
+        raise UsageError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise UsageError(f"{option} {path}: there is no folder {folder}; make it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {path}: the folder {folder} cannot be written to.")
+    target = os.path.join(os.path.realpath(folder), os.path.basename(path))
+    if {target, os.path.realpath(path)} & {name for each in inputs for name in _names(each)}:
+        raise UsageError(f"{option} {path} is one of the inputs; give another name.")
+    if not os.path.lexists(path):
+        return
+    if not os.path.isfile(path):
+        raise UsageError(f"{option} {path} is there and is not a file; give another name.")
+    if not force:
+        raise UsageError(f"{option} {path} exists; give another name, or --force to replace it.")
+
+
+def check_one_home(paths: Sequence[str]) -> None:
+    """Refuse an audit of files in no one place: it names them by the folder or the bucket they are in."""
+    if not folder_of(paths):
+        raise UsageError("--audit: the updates are in several stores; give all from one bucket, or files.")
+
+
+def check_apart(out: str, arguments: Iterable[str]) -> None:
+    """Refuse an answer inside a folder of updates: the next call would take it for an update."""
+    home = os.path.realpath(os.path.dirname(out) or ".")
+    for argument in arguments:
+        if os.path.isdir(argument) and os.path.realpath(argument) == home:
+            raise UsageError(
+                f"--out {out} lies in the folder {argument} of updates, where the next call would "
+                "take it for one; give a place outside it."
+            )
+
+
+def _names(path: str) -> tuple[str, str]:
+    """A file's own absolute path, and that of what it links to."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder or "."), name), os.path.realpath(path)
 
 
 class Judged(NamedTuple):
@@ -80,33 +206,6 @@ def aggregate_files(
     return Judged(result, dtypes, rows.d)
 
 
-def write(path: str, result: Aggregate, dtypes: Mapping[str, str]) -> None:
-    """Write the answer in the format of the file name, whole or not at all."""
-    answer = result.mean
-    if suffix_of(path) == ".npy" and isinstance(answer, dict):
-        (answer,) = answer.values()
-    write_answer(path, answer, dtypes)
-
-
-def without_path(reason: str) -> str:
-    """Why a row is unusable, without the path, which is shown beside it."""
-    if isinstance(reason, Unusable) and reason.path is not None:
-        return f"unreadable: {reason.detail}"
-    return reason
-
-
-def check_form(out: str, dtypes: Mapping[str, str]) -> None:
-    """Refuse a format that cannot hold arrays of these names and dtypes."""
-    suffix = suffix_of(out)
-    if suffix == ".npy" and len(dtypes) != 1:
-        raise UsageError(f"{out} holds one array, the files hold {len(dtypes)}; give .npz or .safetensors.")
-    for name, code in dtypes.items():
-        if suffix == ".safetensors":
-            coded(name, np.empty(0, storage(code)), "BF16" if code == "BF16" else None)
-        if suffix == ".npz" and ("\0" in name or name.startswith("/") or ".." in re.split(r"[/\\]", name)):
-            raise UsageError(f"{out} cannot hold an array named {name!r}; give .safetensors.")
-
-
 def _open(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
     """The files as rows: their headers are read, no number yet."""
     try:
@@ -131,6 +230,33 @@ def excess_of_files(error: TooManyCorrupt, paths: Sequence[str], f: int) -> str:
     )
 
 
+def without_path(reason: str) -> str:
+    """Why a row is unusable, without the path, which is shown beside it."""
+    if isinstance(reason, Unusable) and reason.path is not None:
+        return f"unreadable: {reason.detail}"
+    return reason
+
+
+def check_form(out: str, dtypes: Mapping[str, str]) -> None:
+    """Refuse a format that cannot hold arrays of these names and dtypes."""
+    suffix = suffix_of(out)
+    if suffix == ".npy" and len(dtypes) != 1:
+        raise UsageError(f"{out} holds one array, the files hold {len(dtypes)}; give .npz or .safetensors.")
+    for name, code in dtypes.items():
+        if suffix == ".safetensors":
+            coded(name, np.empty(0, storage(code)), "BF16" if code == "BF16" else None)
+        if suffix == ".npz" and ("\0" in name or name.startswith("/") or ".." in re.split(r"[/\\]", name)):
+            raise UsageError(f"{out} cannot hold an array named {name!r}; give .safetensors.")
+
+
+def write(path: str, result: Aggregate, dtypes: Mapping[str, str]) -> None:
+    """Write the answer in the format of the file name, whole or not at all."""
+    answer = result.mean
+    if suffix_of(path) == ".npy" and isinstance(answer, dict):
+        (answer,) = answer.values()
+    write_answer(path, answer, dtypes)
+
+
 def folder_of(paths: Sequence[str]) -> str:
     """The deepest folder that holds all the files; of URLs in several stores, none."""
     if any(map(is_url, paths)):
@@ -146,65 +272,3 @@ def within(path: str, folder: str) -> str:
     if is_url(path) or not folder:
         return path[len(folder) + 1 :] if folder else path
     return os.path.relpath(os.path.abspath(path), folder)
-
-
-class Digest(NamedTuple):
-    """A file's bytes, by their SHA-256; or why there is none."""
-
-    sha256: str | None
-    size: int | None
-    unread: str | None
-
-
-class Fingerprints:
-    """The digests of n files: of those that are judged as they are opened for it, of the others if small."""
-
-    def __init__(self, paths: Sequence[str], progress: Progress | None = None) -> None:
-        self._paths = paths
-        self._progress = progress
-        self._digests: dict[int, Digest] = {}
-
-    def visit(self, row: int, file: RawIOBase, size: int) -> None:
-        """Fingerprint a file whose header was accepted."""
-        self._digests[row] = Digest(hashed(file, size), size, None)
-        if self._progress:
-            self._progress("fingerprinting", row + 1, len(self._paths))
-
-    def all(self, sizes: Mapping[int, int] | None = None) -> list[Digest]:
-        """A digest for each file. One that was not accepted is read if it is no larger than those that were.
-
-        A sender may name a file of terabytes. `sizes` of rows are read whatever the others have.
-        """
-        largest = max((each.size or 0 for each in self._digests.values()), default=0)
-        most = max(MAX_UNACCEPTED_BYTES, largest)
-        for row, path in enumerate(self._paths):
-            if row not in self._digests:
-                self._digests[row] = digest(path, max(most, (sizes or {}).get(row, 0)))
-        if self._progress:
-            self._progress("fingerprinting", len(self._paths), len(self._paths))
-        return [self._digests[row] for row in range(len(self._paths))]
-
-
-def digest(path: str, most: int | None = None) -> Digest:
-    """The digest of one file as it is now, unless it has more bytes than `most`."""
-    try:
-        with open_regular(path) as file:
-            size = stamp_of(file).size
-            if most is not None and size > most:
-                return Digest(None, size, f"has {size:,} bytes, more than the files that were judged")
-            return Digest(hashed(file, size), size, None)
-    except UnreadableFile as reason:
-        return Digest(None, None, str(reason))
-    except OSError as error:
-        return Digest(None, None, f"cannot be read: {error.strerror}")
-
-
-def hashed(file: RawIOBase, size: int) -> str:
-    """The SHA-256 of a file's first `size` bytes, no matter whether it grows or never ends."""
-    sha, buffer, done = hashlib.sha256(), memoryview(bytearray(min(size, READ_BYTES))), 0
-    while done < size:
-        part = buffer[: min(READ_BYTES, size - done)]
-        read_into(file, done, part)
-        sha.update(part)
-        done += len(part)
-    return sha.hexdigest()

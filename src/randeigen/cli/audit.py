@@ -1,4 +1,4 @@
-"""The audit file: which bytes were judged, how, and what came of it. Read back without trusting it.
+"""The audit file: which bytes were judged, how, and what came of it. `audit_reading` reads it.
 
 JSON, schema "randeigen-audit/1". `folder` is relative to the audit file, each `file` to that folder, the
 output again to the audit file. A bound of null means there is none; a digest of null, a file that was not
@@ -14,40 +14,211 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
+from io import RawIOBase
 from typing import Any, NamedTuple
 
-from randeigen.cli.aggregate_files import Judged, folder_of, within
-from randeigen.cli.audit import Digest, FileOutcome, summary
-from randeigen.cli.console import UsageError
+import numpy as np
+
+from randeigen.certificate import (
+    DOWN_WEIGHTED,
+    DOWN_WEIGHTED_BELOW,
+    KEPT,
+    LEFT_OUT,
+    LEFT_OUT_BELOW,
+    meaning,
+    outcome_of,
+)
+from randeigen.cli.aggregate_files import Judged, folder_of, within, without_path
+from randeigen.cli.console import count, number, short
 from randeigen.cli.options import AggregateOptions
 from randeigen.errors import Unusable
+from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.provenance import versions
-from randeigen.rows.file_rows import suffix_of
-from randeigen.rows.formats.headers import FORMATS
-from randeigen.rows.formats.io import is_url, shown, strict_json
+from randeigen.rows.formats.io import (
+    UnreadableFile,
+    is_url,
+    open_regular,
+    read_into,
+    shown,
+    stamp_of,
+)
 from randeigen.rows.write import replacing
 from randeigen.rules import Rule
+from randeigen.types import Aggregate, Progress
 
 SCHEMA = "randeigen-audit/1"
-MAX_AUDIT_BYTES = 2**28  # a million files need less
-MAX_JSON_DEPTH = 16  # levels; an audit has four
-INFORMATION = frozenset({"time", "versions"})  # for readers; a replay has nothing to compare them with
+READ_BYTES = 2**20
+MAX_UNACCEPTED_BYTES = 2**16  # a file that was not accepted is fingerprinted up to this size, or the others'
 
-# What audits had from the first. Fields that came later are absent from older audits, all or none of them.
-FIRST: Mapping[str, tuple[str, ...]] = {
-    "": ("schema", "time", "versions", "call", "rule", "verdict", "output", "folder", "files"),
-    "call": ("rule", "eps", "f", "seed", "geometry", "on_excess"),
-    "rule": ("name",),
-    "verdict": (*("f", "bias_bound", "scale", "rounds", "chosen", "stop", "spreads", "bounds", "notes"),),
-    "output": ("file", "bytes", "sha256"),
-    "files": (*("file", "bytes", "sha256", "unread", "weight", "share", "fate", "round", "score", "reason"),),
-}
+
+class Digest(NamedTuple):
+    """A file's bytes, by their SHA-256; or why there is none."""
+
+    sha256: str | None
+    size: int | None
+    unread: str | None
+
+
+class Fingerprints:
+    """The digests of n files: of those that are judged as they are opened for it, of the others if small."""
+
+    def __init__(self, paths: Sequence[str], progress: Progress | None = None) -> None:
+        self._paths = paths
+        self._progress = progress
+        self._digests: dict[int, Digest] = {}
+
+    def visit(self, row: int, file: RawIOBase, size: int) -> None:
+        """Fingerprint a file whose header was accepted."""
+        self._digests[row] = Digest(hashed(file, size), size, None)
+        if self._progress:
+            self._progress("fingerprinting", row + 1, len(self._paths))
+
+    def all(self, sizes: Mapping[int, int] | None = None) -> list[Digest]:
+        """A digest for each file. One that was not accepted is read if it is no larger than those that were.
+
+        A sender may name a file of terabytes. `sizes` of rows are read whatever the others have.
+        """
+        largest = max((each.size or 0 for each in self._digests.values()), default=0)
+        most = max(MAX_UNACCEPTED_BYTES, largest)
+        for row, path in enumerate(self._paths):
+            if row not in self._digests:
+                self._digests[row] = digest(path, max(most, (sizes or {}).get(row, 0)))
+        if self._progress:
+            self._progress("fingerprinting", len(self._paths), len(self._paths))
+        return [self._digests[row] for row in range(len(self._paths))]
+
+
+def digest(path: str, most: int | None = None) -> Digest:
+    """The digest of one file as it is now, unless it has more bytes than `most`."""
+    try:
+        with open_regular(path) as file:
+            size = stamp_of(file).size
+            if most is not None and size > most:
+                return Digest(None, size, f"has {size:,} bytes, more than the files that were judged")
+            return Digest(hashed(file, size), size, None)
+    except UnreadableFile as reason:
+        return Digest(None, None, str(reason))
+    except OSError as error:
+        return Digest(None, None, f"cannot be read: {error.strerror}")
+
+
+def hashed(file: RawIOBase, size: int) -> str:
+    """The SHA-256 of a file's first `size` bytes, no matter whether it grows or never ends."""
+    sha, buffer, done = hashlib.sha256(), memoryview(bytearray(min(size, READ_BYTES))), 0
+    while done < size:
+        part = buffer[: min(READ_BYTES, size - done)]
+        read_into(file, done, part)
+        sha.update(part)
+        done += len(part)
+    return sha.hexdigest()
+
+
+@dataclass(frozen=True)
+class FileOutcome:
+    """One file's part in the answer."""
+
+    weight: float
+    share: float  # the weight in even shares, or in shares by count: 1.0 in a plain mean of that kind
+    fate: str  # one of the words of `randeigen.outcomes`; audits have a field of this name
+    round: int | None  # the round in which it lost most weight
+    score: float | None  # squared distance from the mean in that round, in units of the variance
+    reason: str
+
+
+def file_outcomes(result: Aggregate, *, counts: Sequence[Any] | None = None) -> list[FileOutcome]:
+    """The outcome of each file; shares are of what its count would give it, where files have counts."""
+    shares = result.weights * result.weights.size if counts is None else _shares_of_claims(result, counts)
+    return [_file_outcome(result, row, float(share)) for row, share in enumerate(shares)]
+
+
+def _shares_of_claims(result: Aggregate, counts: Sequence[Any]) -> Any:
+    """(n,) each file's weight over that before any judgement; 0 where that is none."""
+    n, f = result.weights.size, max(result.f - len(result.unusable), 0)
+    usable = np.array([row not in result.unusable for row in range(n)])
+    prior = np.zeros(n)
+    claims = read_claims(counts, MAX_CLAIM_RATIO, n)
+    prior[usable] = prior_weights_of(claims[usable], MAX_CLAIM_RATIO, f)[0]
+    return np.divide(result.weights * prior.sum(), prior, out=np.zeros(n), where=prior > 0)
+
+
+def _file_outcome(result: Aggregate, row: int, share: float) -> FileOutcome:
+    verdict, weight = result.verdict, float(result.weights[row])
+    outcome = outcome_of(share)
+    if row in result.unusable:
+        return FileOutcome(weight, share, outcome, None, None, without_path(result.unusable[row]))
+    if verdict.far_outliers is not None and verdict.far_outliers[row]:
+        reason = "wild: over 10,000 times further out than the typical file"
+        return FileOutcome(weight, share, outcome, None, None, reason)
+    dropped = int(verdict.dropped_in_round[row]) if verdict.dropped_in_round is not None else 0
+    if not dropped:
+        reason = "" if outcome == KEPT else "not chosen by the rule"
+        return FileOutcome(weight, share, outcome, None, None, reason)
+    score = float(verdict.scores[row]) if verdict.scores is not None else None
+    reason = f"filtered in round {dropped}"
+    if score is not None:
+        reason += f" with {short(score)}× the cloud's variance"
+    return FileOutcome(weight, share, outcome, dropped, score, "" if outcome == KEPT else reason)
+
+
+def summary(result: Aggregate) -> dict[str, Any]:
+    """The verdict on all files together, for scripts and audits."""
+    verdict = result.verdict
+    return {
+        "f": result.f,
+        "bias_bound": number(result.bias_bound),
+        "distance_to_mean": number(result.distance_to_mean),
+        "scale": number(verdict.scale),
+        "rounds": len(verdict.spreads),
+        "chosen": verdict.answer_round,
+        "stop": str(verdict.stop),
+        "spreads": [number(value) for value in verdict.spreads],
+        "bounds": [number(value) for value in verdict.bounds],
+        "notes": list(verdict.notes),
+    }
+
+
+def counted(files: Sequence[FileOutcome], one_is: str) -> str:
+    """How many files each outcome has, and where the limits are."""
+    counts = {word: sum(file.fate == word for file in files) for word in (LEFT_OUT, DOWN_WEIGHTED, KEPT)}
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    limits = f"below {DOWN_WEIGHTED_BELOW}× is {DOWN_WEIGHTED}, below {LEFT_OUT_BELOW}× {LEFT_OUT}"
+    return f"{counted}. 1× is {one_is}; {limits}."
+
+
+def certificate(result: Aggregate) -> str:
+    """What the bias bound says, as a sentence."""
+    bound, f, unusable = result.bias_bound, result.f, len(result.unusable)
+    if f == 0:
+        return "No file was assumed corrupt (f = 0), so there is nothing to certify."
+    left = f if unusable > f else f - unusable  # of the usable files
+    if not math.isfinite(bound):
+        half = 2 * left >= result.weights.size - unusable
+        why = "half of the usable files or more" if half else "and these could hold all the weight"
+        return f"Nothing can be promised: {count(left, 'file')} may be corrupt, {why}."
+    if left == 0:
+        return f"The {count(unusable, 'unusable file')} used up f = {f}: the others count as honest."
+    sentence = meaning(count(left, "corrupt file"), short(bound), "files")
+    if spread := chosen_spread(result):
+        sentence += f" That is {short(bound / spread)} times the spread of the kept files."
+    return sentence
+
+
+def price(result: Aggregate) -> str:
+    """How far the answer is from the plain mean, as a sentence."""
+    far = short(result.distance_to_mean)
+    return f"It is {far} from the plain mean of all usable files: what robustness cost if all are honest."
+
+
+def chosen_spread(result: Aggregate) -> float | None:
+    """The standard deviation of the kept files along their top direction, where the rule reports it."""
+    spreads = result.verdict.spreads
+    return spreads[result.verdict.answer_round] if result.verdict.answer_round < len(spreads) else None
 
 
 class Outcome(NamedTuple):
@@ -57,25 +228,6 @@ class Outcome(NamedTuple):
     files: Sequence[FileOutcome]
     judged: Judged
     written: Digest  # of the answer
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What a replay needs of an audit file."""
-
-    content: dict[str, Any]  # all of it, to be compared
-    call: AggregateOptions
-    folder: str
-    files: tuple[str, ...]
-    digests: tuple[Digest, ...]
-    version: str
-    output: str
-    output_sha256: str
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it was written before audits were sealed."""
-        return "seal" not in self.content
 
 
 def record(
@@ -140,130 +292,3 @@ def save(path: str, content: dict[str, Any]) -> None:
     """Write an audit, whole or not at all. It is ASCII, so that names that are no text survive."""
     with replacing(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False).encode("ascii") + b"\n")
-
-
-def load(path: str) -> Audit:
-    """An audit file, checked field by field."""
-    stored = _bytes(path)
-    try:
-        content = strict_json(stored.decode(), MAX_JSON_DEPTH)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not an audit: {error}.") from None
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != SCHEMA:
-        raise UsageError(
-            f"{path} is not an audit this version reads: its schema is {schema!r:.60}, not {SCHEMA!r}."
-        )
-    try:
-        return _parsed(content)
-    except Mangled as error:
-        raise UsageError(f"{path} is mangled: {error}.") from None
-
-
-def _bytes(path: str) -> bytes:
-    """The bytes of a regular file of reasonable size."""
-    if not os.path.isfile(path):
-        raise UsageError(f"{path} is not a file; give an audit that `randeigen aggregate --audit` wrote.")
-    if os.path.getsize(path) > MAX_AUDIT_BYTES:
-        raise UsageError(f"{path} is too large for an audit.")
-    with open(path, "rb") as file:
-        return file.read(MAX_AUDIT_BYTES)
-
-
-class Mangled(Exception):
-    """A field is missing or holds what it cannot."""
-
-
-def _parsed(content: dict[str, Any]) -> Audit:
-    _require(content, "", "")
-    call, verdict = _take(content, "call", dict), _take(content, "verdict", dict)
-    files, output = _take(content, "files", list), _take(content, "output", dict)
-    if not files or not all(isinstance(each, dict) for each in files):
-        raise Mangled("'files' is not a list of records")
-    _require(_take(content, "rule", dict), "rule", "rule.")
-    _require(call, "call", "call.")
-    _require(output, "output", "output.")
-    _require(verdict, "verdict", "verdict.")
-    for row, each in enumerate(files):
-        _require(each, "files", f"files[{row}].")
-        _weight(each)
-    _take(verdict, "f", int)
-    _take(verdict, "bias_bound", float, type(None))
-    _take(content, "time", str)
-    return Audit(
-        content=content,
-        call=_call(call),
-        folder=_take(content, "folder", str),
-        files=_inside(tuple(_take(each, "file", str) for each in files)),
-        digests=tuple(_digest(each) for each in files),
-        version=_take(_take(content, "versions", dict), "randeigen", str),
-        output=_take(output, "file", str),
-        output_sha256=_sha256(_take(output, "sha256", str)),
-    )
-
-
-def _require(fields: Mapping[str, Any], part: str, label: str) -> None:
-    """Refuse a part in which a field is missing that audits had from the first."""
-    for key in FIRST[part]:
-        if key not in fields:
-            raise Mangled(f"{label + key!r} is missing")
-
-
-def _call(fields: dict[str, Any]) -> AggregateOptions:
-    seed = _take(fields, "seed", int)
-    if not 0 <= seed < 2**128:
-        raise Mangled("'seed' is not one of ours")
-    return AggregateOptions(
-        rule=_take(fields, "rule", str),
-        eps=_take(fields, "eps", float, type(None)),
-        f=_take(fields, "f", int, type(None)),
-        seed=seed,
-        geometry=_take(fields, "geometry", str),
-        on_excess=_take(fields, "on_excess", str),
-        partition=_take({"partition": "whole"} | fields, "partition", str),  # which audits once did not have
-        counts=None
-        if (counts := _take({"counts": None} | fields, "counts", list, type(None))) is None
-        else tuple(counts),
-    )
-
-
-def _digest(fields: dict[str, Any]) -> Digest:
-    sha256 = _take(fields, "sha256", str, type(None))
-    size, unread = _take(fields, "bytes", int, type(None)), _take(fields, "unread", str, type(None))
-    return Digest(None if sha256 is None else _sha256(sha256), size, unread)
-
-
-def _weight(fields: dict[str, Any]) -> None:
-    weight = _take(fields, "weight", float)
-    if not 0 <= weight <= 1 + 1e-9:
-        raise Mangled(f"a weight is {weight!r:.60}")
-
-
-def _sha256(text: str) -> str:
-    if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise Mangled(f"{text!r:.80} is not a SHA-256 ('sha256')")
-    return text
-
-
-def _inside(files: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that lead out of the folder, or twice to one file, are not ours."""
-    for file in files:
-        if not file or "\0" in file or os.path.isabs(file) or os.pardir in file.split(os.sep):
-            raise Mangled(f"the name {file!r:.80} does not stay in its folder ('file')")
-    if len(set(map(os.path.normpath, files))) < len(files):
-        raise Mangled("a file is listed twice ('file')")
-    most, count = Counter(map(suffix_of, files)).most_common(1)[0]
-    if 2 * count <= len(files) or most not in FORMATS:
-        raise Mangled("its files are not of one format we know, or not most of them")
-    return files
-
-
-def _take(fields: dict[str, Any], key: str, *kinds: type) -> Any:
-    """A field of one of these kinds; whole numbers pass as fractions, true and false as neither."""
-    if key not in fields:
-        raise Mangled(f"{key!r} is missing")
-    value = fields[key]
-    accepted = (*kinds, int) if float in kinds else kinds
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
-        raise Mangled(f"{key!r} is {value!r:.60}")
-    return value

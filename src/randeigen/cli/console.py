@@ -6,6 +6,7 @@ something is drawn.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -200,3 +201,20 @@ def print_line(text: str) -> None:
     """A sentence on stdout; lines are broken on terminals only."""
     out = console()
     out.print(plain(text), soft_wrap=not out.is_terminal)
+
+
+def short(value: float) -> str:
+    """A number with three significant digits."""
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}" if value else "0"
+
+
+def count(n: int, thing: str) -> str:
+    """`3 files`, but `1 file`."""
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
+
+
+def number(value: float) -> float | None:
+    """A JSON number: what is not finite becomes null, which for a bound means that there is none."""
+    return float(value) if math.isfinite(value) else None

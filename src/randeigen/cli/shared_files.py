@@ -10,8 +10,8 @@ import typer
 
 import randeigen
 from randeigen.cli import audit as audits
-from randeigen.cli.aggregate_files import MAX_UNACCEPTED_BYTES, Judged, excess_of_files
-from randeigen.cli.audit import Digest, digest, file_outcomes, hashed
+from randeigen.cli.aggregate_files import Judged, excess_of_files
+from randeigen.cli.audit import MAX_UNACCEPTED_BYTES, Digest, digest, file_outcomes, hashed
 from randeigen.cli.console import UsageError
 from randeigen.cli.options import AggregateOptions
 from randeigen.errors import TooManyCorrupt

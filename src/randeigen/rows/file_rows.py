@@ -18,7 +18,6 @@ from randeigen.backend.chunking import block_columns, block_width, one_ahead
 from randeigen.errors import NO_USABLE_FILE, BadRows, Unusable
 from randeigen.rows.formats.headers import FORMATS, StructureVote
 from randeigen.rows.formats.io import (
-    OpenFiles,
     Stamp,
     UnreadableFile,
     is_float,
@@ -28,7 +27,7 @@ from randeigen.rows.formats.io import (
     stamps_at,
     storage,
 )
-from randeigen.rows.formats.reader import Reader
+from randeigen.rows.formats.reader import OpenFiles, Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights
 

@@ -5,42 +5,64 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
+from randeigen.api import as_rule
+from randeigen.certificate import (
+    DOWN_WEIGHTED,
+    KEPT,
+    LEFT_OUT,
+)
 from randeigen.cli import audit as audits
 from randeigen.cli.aggregate_files import (
     aggregate_files,
     check_apart,
+    check_one_home,
     check_output,
     expand,
-    read_counts,
+    folder_of,
+    within,
     write,
 )
-from randeigen.cli.audit import FileOutcome, Fingerprints, digest, file_outcomes, summary
-from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
-from randeigen.cli.input_files import check_one_home
-from randeigen.cli.options import AggregateOptions, Geometry, SecretSeed, Updates
-from randeigen.cli.outcomes import show
-from randeigen.registry import DEFAULT, build_rule, pinned_name
+from randeigen.cli.audit import (
+    FileOutcome,
+    Fingerprints,
+    certificate,
+    counted,
+    digest,
+    file_outcomes,
+    price,
+    summary,
+)
+from randeigen.cli.console import (
+    UsageError,
+    console,
+    count,
+    exit_on_error,
+    plain,
+    print_line,
+    progress_bar,
+    short,
+)
+from randeigen.cli.counts import read_counts
+from randeigen.cli.options import AggregateOptions, Geometry, Output, SecretSeed, Updates
+from randeigen.registry import DEFAULT, pinned_name
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging
 from randeigen.types import Aggregate, OnExcess
 
-
-@dataclass(frozen=True)
-class Output:
-    """Where the aggregate goes and how it is reported: options of which none changes the verdict."""
-
-    out: str
-    audit: str | None
-    as_json: bool
-    quiet: bool
-    everything: bool  # whether every file is shown in the table
-    force: bool  # whether files that exist are replaced
+MAX_FILES_LISTED = 20  # more files than this are not shown one by one without --all
+MAX_EXCEPTIONS_LISTED = 40  # of the files that fare unlike most, which are shown even then
+MIN_WIDTH_OF_REASONS = 60  # of the terminal, for a column of their own
+COLOURS = {KEPT: "", DOWN_WEIGHTED: "yellow", LEFT_OUT: "red"}
+RANK = {LEFT_OUT: 0, DOWN_WEIGHTED: 1, KEPT: 2}
 
 
 def aggregate(
@@ -54,13 +76,13 @@ def aggregate(
     ] = None,
     f: Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")] = None,
     rule: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
-            help="How files are weighed; `randeigen rules` lists all. filtering:gamma=0.5 sets a parameter, "
-            "nnm+krum mixes rows first, mine.py:Best is your own.",
+            help="How files are weighed: randeigen unless given; `randeigen rules` lists all. "
+            "filtering:gamma=0.5 sets a parameter, nnm+krum mixes rows first, mine.py:Best is your own.",
         ),
-    ] = DEFAULT,
+    ] = None,
     seed: SecretSeed = None,
     geometry: Geometry = "auto",
     on_excess: Annotated[
@@ -118,17 +140,20 @@ def aggregate(
       4 more unusable files than said, 130 interrupted; nothing is ever half-written
     """
     with exit_on_error():
-        call = AggregateOptions(rule, eps, f, seed, geometry, on_excess, partition)
-        _run(call, updates, counts, Output(out, audit, as_json, quiet, everything, force))
+        name = DEFAULT if rule is None else pinned_name(rule)
+        call = AggregateOptions(name, eps, f, seed, geometry, on_excess, partition)
+        _run(call, rule, updates, counts, Output(out, audit, as_json, quiet, everything, force))
 
 
-def _run(call: AggregateOptions, updates: Sequence[str], counts: str | None, output: Output) -> None:
+def _run(
+    call: AggregateOptions, named: str | None, updates: Sequence[str], counts: str | None, output: Output
+) -> None:
     if call.eps is None and call.f is None:
         raise UsageError(
             "say how many files may be corrupt: --eps, a fraction, or --f, a number (--f 0 for none)."
         )
-    asked, call = call.rule, replace(call, rule=pinned_name(call.rule))
-    rule, out, audit = build_rule(call.rule, call.eps, call.f), output.out, output.audit
+    asked, rule = named or DEFAULT, as_rule(named and call.rule, call.eps, call.f)
+    out, audit = output.out, output.audit
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun started this process, or one that called it
         from randeigen.cli.over_ranks import Ranks, aggregate_over_ranks
 
@@ -202,3 +227,68 @@ def _report(
         for path, outcome, kept in zip(paths, outcomes, result.kept, strict=True)
     ]
     return {"out": output.out, "audit": output.audit, **asdict(call), **summary(result), "files": files}
+
+
+def show(
+    result: Aggregate,
+    paths: Sequence[str],
+    files: Sequence[FileOutcome],
+    rule: str,
+    everything: bool,
+    one_is: str = "an even share",
+) -> None:
+    """The whole verdict on stdout; `one_is` says what 1× stands for."""
+    console().print(_table(paths, files, everything))
+    print_line(counted(files, one_is))
+    print_line(certificate(result))
+    print_line(price(result))
+    verdict = result.verdict
+    how = f"Rule {rule}, f = {result.f} of {len(paths)}"
+    if len(verdict.spreads):
+        how += f"; measured {count(len(verdict.spreads), 'time')}"
+    print_line(f"{how}; stopped because {verdict.stop}. Seed {result.seed}.")
+    if verdict.scale != 1:
+        print_line(
+            f"The weighted mean was shortened to {short(verdict.scale)} of its length, as the rule clips."
+        )
+    for note in verdict.notes:
+        print_line(f"Note: {note}")
+    for group in verdict.cut_together:
+        base, named = folder_of(paths), group[:MAX_FILES_LISTED]
+        names = [f"{row} is {within(paths[row], base)}" for row in named]
+        print_line(
+            f"Rows are the files, counted from 0: {', '.join(names)}{'.' if named == group else ', ...'}"
+        )
+
+
+def _table(paths: Sequence[str], files: Sequence[FileOutcome], everything: bool) -> Table:
+    order = sorted(range(len(paths)), key=lambda row: (RANK[files[row].fate], row))
+    if few := 2 * sum(file.fate == KEPT for file in files) < len(files):  # Krum keeps one: that comes first
+        order.sort(key=lambda row: files[row].fate != KEPT)
+    if not everything and len(paths) > MAX_FILES_LISTED:
+        order = [row for row in order if (files[row].fate == KEPT) == few][:MAX_EXCEPTIONS_LISTED]
+    base = folder_of(paths)
+    narrow = console().width < MIN_WIDTH_OF_REASONS  # then the reason is behind the verdict
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("file", overflow="fold", ratio=None, min_width=12)
+    table.add_column("weight", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=not narrow, overflow="fold")
+    if not narrow:
+        table.add_column("why", overflow="fold")
+    for row in order:
+        file, name = files[row], within(paths[row], base)
+        verdict, reason = Text(file.fate, style=COLOURS[file.fate]), Text(plain(file.reason))
+        last = (verdict + Text(": ") + reason if file.reason else verdict,) if narrow else (verdict, reason)
+        table.add_row(Text(plain(name)), _share(file.share), *last)
+    if not everything and (rest := [files[row] for row in set(range(len(paths))) - set(order)]):
+        shares = [file.share for file in rest]
+        lightest, heaviest = _share(min(shares)), _share(max(shares))
+        between = lightest if lightest == heaviest else f"{lightest} to {heaviest}"
+        name = count(len(rest), "other") if order else f"all {len(rest):,} files"
+        fates = "/".join(sorted({file.fate for file in rest}))
+        table.add_row(name, "", *((f"{fates}: {between}",) if narrow else (fates, between)))
+    return table
+
+
+def _share(share: float) -> str:
+    return "0" if share == 0 else "<0.01×" if share < 0.005 else f"{share:.2f}×"

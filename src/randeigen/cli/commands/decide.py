@@ -10,8 +10,8 @@ import typer
 
 from randeigen.cli.aggregate_files import check_output
 from randeigen.cli.audit import file_outcomes, summary
+from randeigen.cli.commands.aggregate import show
 from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
-from randeigen.cli.outcomes import show
 from randeigen.cli.shared_files import judge
 from randeigen.partials import Partial
 from randeigen.registry import DEFAULT, pinned_name

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 import randeigen
-from randeigen.cli.aggregate_files import check_apart, check_output, expand
+from randeigen.cli.aggregate_files import check_apart, check_one_home, check_output, expand
 from randeigen.cli.console import exit_on_error, print_line, progress_bar, short
-from randeigen.cli.input_files import check_one_home
 from randeigen.cli.options import Updates
 from randeigen.cli.shared_files import PartOption, as_part, options_of, refuse_without_digests, write_audit
 from randeigen.partials import SharedDecision

@@ -15,12 +15,10 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import FileIO, RawIOBase
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-MAX_OPEN_FILES = 128  # well under the usual limit of 1024 a process, which is not ours alone
 MACHINE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
 # Dtypes by the names safetensors gives them; npy files use the same names where one exists.
 CODES = {
@@ -219,63 +217,6 @@ def read_bytes(file: RawIOBase, start: int, count: int) -> bytes:
     buffer = bytearray(count)
     read_into(file, start, memoryview(buffer))
     return bytes(buffer)
-
-
-class OpenFiles:
-    """Files open for a pass, at most MAX_OPEN_FILES, each checked to be the one that was opened first.
-
-    Rows are visited in turn, so those opened first stay open: to close the oldest would close each file
-    just before it is needed again.
-    """
-
-    def __init__(self, paths: Sequence[str], stamps: list[Stamp | None]) -> None:
-        self._paths = paths
-        self._stamps = stamps  # filled in where a file is opened for the first time
-        self._open: dict[int, RawIOBase] = {}
-        self._latest = -1
-        self._urls: dict[int, Any] = {}  # objects that were opened ahead, or why they could not be
-
-    def __enter__(self) -> OpenFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
-
-    def __getitem__(self, row: int) -> RawIOBase:
-        """The open file of a row."""
-        if row in self._open:
-            return self._open[row]
-        if is_url(self._paths[row]):
-            return self._checked(row, self._opened_url(row))
-        if len(self._open) >= MAX_OPEN_FILES:
-            self._open.pop(self._latest).close()
-        return self._checked(row, open_regular(self._paths[row]))
-
-    def _opened_url(self, row: int) -> RawIOBase:
-        """The object of a row: those of all rows are opened at once, as a request takes its time."""
-        from randeigen.rows.formats.remote import open_urls
-
-        if row not in self._urls:
-            rows = [each for each, path in enumerate(self._paths) if is_url(path) and each not in self._open]
-            files = open_urls([self._paths[each] for each in rows], self._stamps[row] is None)
-            self._urls |= dict(zip(rows, files, strict=True))
-        file: RawIOBase | Exception = self._urls.pop(row)
-        if isinstance(file, Exception):
-            raise file
-        return file
-
-    def _checked(self, row: int, file: RawIOBase) -> RawIOBase:
-        stamp = stamp_of(file)
-        if self._stamps[row] not in (None, stamp):
-            file.close()
-            raise UnreadableFile("changed between two passes over it")
-        self._stamps[row] = stamp
-        self._open[row] = file
-        self._latest = row
-        return file
 
 
 class RepeatedKey(ValueError):
