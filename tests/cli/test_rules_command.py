@@ -62,7 +62,7 @@ class TestTheList:
         shown = call(name)
         assert shown.exit_code == 0
         page = pages()[name]
-        assert page.doc.splitlines()[0] in shown.output
+        assert page.doc.splitlines()[0] in " ".join(shown.output.split())
         assert all(f"{key}: " in shown.output for key in page.takes)
         assert json.loads(call(name, "--json").output)["name"] == name
 
