@@ -167,7 +167,7 @@ def test_each_file_is_opened_three_times_and_read_twice(
 def test_more_files_than_handles_are_each_looked_at_once(
     tmp_path: Path, cost: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats_io, "MAX_OPEN_FILES", 3)
+    monkeypatch.setattr(reader, "MAX_OPEN_FILES", 3)
     paths = honest(tmp_path, ".npz")
     paths[8].write_bytes(b"")
     paths[4].write_bytes(members(2000))
@@ -338,7 +338,7 @@ def swap_by_folder(path: Path, data: bytes) -> None:
 def test_a_file_exchanged_between_or_within_readings_is_never_averaged_unjudged(
     swap: Callable[[Path, bytes], None], when: str, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats_io, "MAX_OPEN_FILES", 8)
+    monkeypatch.setattr(reader, "MAX_OPEN_FILES", 8)
     (tmp_path / "in").mkdir()
     paths = [tmp_path / "in" / f"{index}.npy" for index in range(n)]
     for path in paths:
