@@ -46,7 +46,7 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     names: dict[int, str] = {}
     kept: list[Any] = []
-    monkeypatch.setattr(formats_io, "open_regular", open_regular)
+    monkeypatch.setattr(reader, "open_regular", open_regular)
     monkeypatch.setattr(formats_io, "read_into", read_into)
     monkeypatch.setattr(reader, "read_into", read_into)
     return spent
