@@ -125,7 +125,7 @@ class FileOutcome:
 
     weight: float
     share: float  # the weight in even shares, or in shares by count: 1.0 in a plain mean of that kind
-    fate: str  # one of the words of `randeigen.outcomes`; audits have a field of this name
+    fate: str  # one of the words of `randeigen.certificate`; audits have a field of this name
     round: int | None  # the round in which it lost most weight
     score: float | None  # squared distance from the mean in that round, in units of the variance
     reason: str
