@@ -198,7 +198,7 @@ def test_the_deepest_point_of_a_plane_is_found_in_every_table(n: int) -> None:
 class Noise(GramGeometry):
     """A table whose eigensolver found a variance, and no row off the mean along its direction."""
 
-    def top_direction(self, weights: Array) -> TopDirection:
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         return TopDirection(1e-9, np.zeros(self.n))
 
 

@@ -92,7 +92,7 @@ class SketchGeometry(MeasuredGeometry):
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         difference, peak = of_plain_size(weights_a - weights_b)
-        if abs(self.origin).max() >= LARGEST_POINT / 2 and abs(difference.sum()) > DIFFERENT_SUMS:
+        if float(abs(self.origin).max()) >= LARGEST_POINT / 2 and abs(difference.sum()) > DIFFERENT_SUMS:
             return math.inf  # the origin is further away than its point says
         return peak * float(np.linalg.norm(difference @ self.points - difference.sum() * self.origin))
 
