@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from randeigen.showing import first_of
+
 if TYPE_CHECKING:
     from randeigen.inspection import Inspection, Opinion
 
@@ -110,8 +112,7 @@ def _few(found: Inspection, rows: Sequence[int]) -> str:
 
 def _listed(found: Inspection, rows: Sequence[int], most: int = MAX_NAMES) -> str:
     names = runs(rows) if found.names is None else [found.names[row] for row in rows]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return first_of(names, most)
 
 
 def runs(rows: Sequence[int]) -> list[str]:

@@ -90,11 +90,15 @@ def _form(mean: Any) -> str:
     return f"{str(mean.dtype).removeprefix('torch.')} {kind} of shape {tuple(mean.shape)}"
 
 
+def first_of(words: Sequence[object], most: int) -> str:
+    """The first of these, and how many more there are: "3, 5 and 8 more"."""
+    more = f" and {len(words) - most:,} more" if len(words) > most else ""
+    return ", ".join(map(str, words[:most])) + more
+
+
 def named(rows: Sequence[int], kind: str = "row") -> str:
     """Some rows by their numbers: "rows 3, 5 and 8 more"."""
-    shown = ", ".join(map(str, rows[:MAX_ROWS_NAMED]))
-    more = f" and {len(rows) - MAX_ROWS_NAMED} more" if len(rows) > MAX_ROWS_NAMED else ""
-    return f"{kind}{'' if len(rows) == 1 else 's'} {shown}{more}"
+    return f"{kind}{'' if len(rows) == 1 else 's'} {first_of(rows, MAX_ROWS_NAMED)}"
 
 
 def _short(text: str) -> str:

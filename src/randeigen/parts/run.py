@@ -25,6 +25,7 @@ from randeigen.parts.measuring import MeasuredParts, exponent_of
 from randeigen.pipeline import checked_seed, judge
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.rules.base import MAX_ROWS_NAMED, Rule, assume, check_on_excess
+from randeigen.showing import first_of
 from randeigen.source import Judgement
 from randeigen.types import Aggregate, Array, Index, Mask, OnExcess, Progress, Rows, Stop, Verdict
 
@@ -208,7 +209,7 @@ def _notes(partition: Partition, combining: Combining, index: Index, default: Ar
         ordered = own[np.argsort(-combining.bounds[own], kind="stable")]
         shown = [
             f"{partition.name(part)} (without rows {_named(index[_cut(combining.weights[part], default)])})"
-            for part in ordered[:MAX_PARTS_NAMED].tolist()
+            for part in ordered[:MAX_PARTS_NAMED].tolist()  # of thousands, that many are put into words
         ]
         more = f" and {own.size - MAX_PARTS_NAMED:,} more" if own.size > MAX_PARTS_NAMED else ""
         count = f"{own.size:,} of {partition.count:,} parts stood out and have weights of their own"
@@ -224,8 +225,7 @@ def _cut(weights: Array, default: Array) -> Any:
 
 
 def _named(rows: Index) -> str:
-    more = f" and {rows.size - MAX_ROWS_NAMED} more" if rows.size > MAX_ROWS_NAMED else ""
-    return (", ".join(map(str, rows[:MAX_ROWS_NAMED].tolist())) or "none") + more
+    return first_of(rows.tolist(), MAX_ROWS_NAMED) or "none"
 
 
 def _on_all(weights: Array, usable: Mask) -> Array:
