@@ -12,6 +12,7 @@ from randeigen.cli.audit import SCHEMA, Digest
 from randeigen.cli.console import UsageError
 from randeigen.cli.options import AggregateOptions
 from randeigen.rows.file_rows import suffix_of
+from randeigen.rows.formats.checked import Mangled, take
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.formats.io import strict_json
 
@@ -76,35 +77,31 @@ def _bytes(path: str) -> bytes:
         return file.read(MAX_AUDIT_BYTES)
 
 
-class Mangled(Exception):
-    """A field is missing or holds what it cannot."""
-
-
 def _parsed(content: dict[str, Any]) -> Audit:
     _require(content, "", "")
-    call, verdict = _take(content, "call", dict), _take(content, "verdict", dict)
-    files, output = _take(content, "files", list), _take(content, "output", dict)
+    call, verdict = take(content, "call", dict), take(content, "verdict", dict)
+    files, output = take(content, "files", list), take(content, "output", dict)
     if not files or not all(isinstance(each, dict) for each in files):
         raise Mangled("'files' is not a list of records")
-    _require(_take(content, "rule", dict), "rule", "rule.")
+    _require(take(content, "rule", dict), "rule", "rule.")
     _require(call, "call", "call.")
     _require(output, "output", "output.")
     _require(verdict, "verdict", "verdict.")
     for row, each in enumerate(files):
         _require(each, "files", f"files[{row}].")
         _weight(each)
-    _take(verdict, "f", int)
-    _take(verdict, "bias_bound", float, type(None))
-    _take(content, "time", str)
+    take(verdict, "f", int)
+    take(verdict, "bias_bound", float, type(None))
+    take(content, "time", str)
     return Audit(
         content=content,
         call=_call(call, len(files)),
-        folder=_take(content, "folder", str),
-        files=_inside(tuple(_take(each, "file", str) for each in files)),
+        folder=take(content, "folder", str),
+        files=_inside(tuple(take(each, "file", str) for each in files)),
         digests=tuple(_digest(each) for each in files),
-        version=_take(_take(content, "versions", dict), "randeigen", str),
-        output=_take(output, "file", str),
-        output_sha256=_sha256(_take(output, "sha256", str)),
+        version=take(take(content, "versions", dict), "randeigen", str),
+        output=take(output, "file", str),
+        output_sha256=_sha256(take(output, "sha256", str)),
     )
 
 
@@ -116,36 +113,36 @@ def _require(fields: Mapping[str, Any], part: str, label: str) -> None:
 
 
 def _call(fields: dict[str, Any], files: int) -> AggregateOptions:
-    seed = _take(fields, "seed", int)
+    seed = take(fields, "seed", int)
     if not 0 <= seed < 2**128:
         raise Mangled("'seed' is not one of ours")
     return AggregateOptions(
-        rule=_take(fields, "rule", str),
-        eps=_take(fields, "eps", float, type(None)),
-        f=_take(fields, "f", int, type(None)),
+        rule=take(fields, "rule", str),
+        eps=take(fields, "eps", float, type(None)),
+        f=take(fields, "f", int, type(None)),
         seed=seed,
-        geometry=_take(fields, "geometry", str),
-        on_excess=_take(fields, "on_excess", str),
-        partition=_take({"partition": "whole"} | fields, "partition", str),  # which audits once did not have
+        geometry=take(fields, "geometry", str),
+        on_excess=take(fields, "on_excess", str),
+        partition=take({"partition": "whole"} | fields, "partition", str),  # which audits once did not have
         counts=_counts({"counts": None} | fields, files),
     )
 
 
 def _counts(fields: dict[str, Any], files: int) -> tuple[Any, ...] | None:
-    counts = _take(fields, "counts", list, type(None))
+    counts = take(fields, "counts", list, type(None))
     if counts is not None and len(counts) != files:
         raise Mangled(f"'counts' has {len(counts)} numbers for {files} files")
     return None if counts is None else tuple(counts)
 
 
 def _digest(fields: dict[str, Any]) -> Digest:
-    sha256 = _take(fields, "sha256", str, type(None))
-    size, unread = _take(fields, "bytes", int, type(None)), _take(fields, "unread", str, type(None))
+    sha256 = take(fields, "sha256", str, type(None))
+    size, unread = take(fields, "bytes", int, type(None)), take(fields, "unread", str, type(None))
     return Digest(None if sha256 is None else _sha256(sha256), size, unread)
 
 
 def _weight(fields: dict[str, Any]) -> None:
-    weight = _take(fields, "weight", float)
+    weight = take(fields, "weight", float)
     if not 0 <= weight <= 1 + 1e-9:
         raise Mangled(f"a weight is {weight!r:.60}")
 
@@ -167,14 +164,3 @@ def _inside(files: tuple[str, ...]) -> tuple[str, ...]:
     if 2 * count <= len(files) or most not in FORMATS:
         raise Mangled("its files are not of one format we know, or not most of them")
     return files
-
-
-def _take(fields: dict[str, Any], key: str, *kinds: type) -> Any:
-    """A field of one of these kinds; whole numbers pass as fractions, true and false as neither."""
-    if key not in fields:
-        raise Mangled(f"{key!r} is missing")
-    value = fields[key]
-    accepted = (*kinds, int) if float in kinds else kinds
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
-        raise Mangled(f"{key!r} is {value!r:.60}")
-    return value

@@ -17,10 +17,10 @@ from randeigen.combine import RowSizes, WeightedSum
 from randeigen.errors import BadFile, BadParameter
 from randeigen.geometry.segments import whole
 from randeigen.partials import decision_json
-from randeigen.partials.checked import Mangled
 from randeigen.partials.inputs import Inputs
 from randeigen.partials.storing import bytes_of
 from randeigen.pipeline import run_source
+from randeigen.rows.formats.checked import Mangled
 from randeigen.rows.formats.io import strict_json
 from randeigen.rows.write import replacing
 from randeigen.rules import RandEigen

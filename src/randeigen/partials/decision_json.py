@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from randeigen.combine import RowSizes
-from randeigen.partials.checked import (
+from randeigen.partials.inputs import Inputs
+from randeigen.partials.storing import digests_of
+from randeigen.rows.formats.checked import (
     Mangled,
     as_number,
     number,
@@ -19,8 +21,6 @@ from randeigen.partials.checked import (
     take_number,
     take_reasons,
 )
-from randeigen.partials.inputs import Inputs
-from randeigen.partials.storing import digests_of
 from randeigen.types import Aggregate, Stop, Verdict, Weights
 
 if TYPE_CHECKING:

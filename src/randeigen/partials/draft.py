@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import store
 from randeigen.errors import BadParameter, BadRows
-from randeigen.partials.checked import Mangled, take_number
 from randeigen.rows.file_rows import FileRows, suffix_of
+from randeigen.rows.formats.checked import Mangled, take_number
 from randeigen.rows.formats.io import is_float, nbytes, storage, strict_json
 from randeigen.rows.leaves import Layout
 from randeigen.rows.write import coded, replacing, safetensors_header, stored

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from randeigen.errors import BadParameter, BadRows
 from randeigen.geometry.segments import Segments
-from randeigen.partials.checked import Mangled, counts, take
 from randeigen.rows import as_rows
 from randeigen.rows.file_rows import FileRows, Visit
+from randeigen.rows.formats.checked import Mangled, counts, take
 from randeigen.rows.formats.io import Stamp, shown
 from randeigen.types import Answer, Block
 

@@ -21,10 +21,10 @@ from randeigen.pipeline import checked_seed
 from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.rows.file_rows import Visit
 from randeigen.rows.write import replacing
+from randeigen.rules.base import MAX_ROWS_NAMED
 from randeigen.types import OnExcess, Progress
 
 Digest = tuple[str | None, int | None, str | None]  # SHA-256 and size of a file, or why there is none
-MAX_ROWS_NAMED = 8
 
 
 def partial(
@@ -71,8 +71,8 @@ def partial(
     inputs = Inputs.of(rows, None if seed is None else checked_seed(seed))
     run = inputs.segments.part(i, k)
     columns = inputs.segments.columns(run.start, run.stop)
-    some, told = SomeColumns(rows, columns), among(columns, progress)
-    shares = measure_segments(some, inputs.coin(), inputs.segments, told)
+    some = SomeColumns(rows, columns)
+    shares = measure_segments(some, inputs.coin(), inputs.segments, among(columns, progress))
     # A file that failed on the way is unusable; one that was rewritten was measured as nobody sent it.
     changed = [row for row in rows.changed() if row not in rows.unusable]
     if changed:

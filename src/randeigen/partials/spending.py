@@ -11,8 +11,9 @@ from randeigen.errors import BadParameter, BadRows
 from randeigen.partials.decision import SharedDecision
 from randeigen.partials.draft import Draft, Rounded
 from randeigen.partials.inputs import Inputs, Part, SomeColumns, checked_part, open_files
-from randeigen.partials.partial import MAX_ROWS_NAMED, among
+from randeigen.partials.partial import among
 from randeigen.rows.file_rows import FileRows
+from randeigen.rules.base import MAX_ROWS_NAMED
 from randeigen.types import Aggregate, Progress
 
 
@@ -20,9 +21,8 @@ class Spent(NamedTuple):
     """What became of one worker's columns."""
 
     columns: slice
-    complete: (
-        Aggregate[None] | None
-    )  # once every worker has written its columns: the aggregate, its mean in the file
+    # Once every worker has written its columns: the aggregate, its mean in the file.
+    complete: Aggregate[None] | None
 
 
 def spend(

@@ -14,8 +14,8 @@ from randeigen.errors import BadFile
 from randeigen.geometry.gram_share import GramShare
 from randeigen.geometry.products import UNSET, ScaledGram
 from randeigen.geometry.segments import Segments, Subtree
-from randeigen.partials.checked import Mangled, reasons_as_json, take, take_reasons
 from randeigen.partials.inputs import Inputs
+from randeigen.rows.formats.checked import Mangled, reasons_as_json, take, take_reasons
 from randeigen.rows.formats.io import (
     Entry,
     UnreadableFile,
