@@ -15,6 +15,10 @@ Updates = Annotated[
         metavar="UPDATES...", help="Files (.safetensors, .npz, .npy), folders of them, quoted patterns."
     ),
 ]
+Eps = Annotated[
+    float | None, typer.Option(metavar="X", help="Fraction of files that may be Byzantine, in [0, 0.5).")
+]
+Corrupt = Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")]
 SecretSeed = Annotated[
     int | None, typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it.")
 ]

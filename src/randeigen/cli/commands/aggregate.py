@@ -52,7 +52,7 @@ from randeigen.cli.console import (
     short,
 )
 from randeigen.cli.counts import read_counts
-from randeigen.cli.options import AggregateOptions, Geometry, Output, SecretSeed, Updates
+from randeigen.cli.options import AggregateOptions, Corrupt, Eps, Geometry, Output, SecretSeed, Updates
 from randeigen.registry import DEFAULT, pinned_name
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.write import staging
@@ -70,11 +70,8 @@ def aggregate(
     out: Annotated[
         str, typer.Option(metavar="FILE", help="Where the mean goes; its suffix decides the format.")
     ],
-    eps: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Fraction of files that may be Byzantine, in [0, 0.5)."),
-    ] = None,
-    f: Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")] = None,
+    eps: Eps = None,
+    f: Corrupt = None,
     rule: Annotated[
         str | None,
         typer.Option(

@@ -12,6 +12,7 @@ from randeigen.cli.aggregate_files import check_output
 from randeigen.cli.audit import file_outcomes, summary
 from randeigen.cli.commands.aggregate import show
 from randeigen.cli.console import UsageError, exit_on_error, print_line, progress_bar
+from randeigen.cli.options import Corrupt, Eps
 from randeigen.cli.shared_files import judge
 from randeigen.partials import Partial
 from randeigen.registry import DEFAULT, pinned_name
@@ -23,11 +24,8 @@ def decide(
         list[str], typer.Argument(metavar="PARTIALS...", help="What `randeigen partial` wrote, of all parts.")
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="Where the decision goes, .json.")],
-    eps: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Fraction of files that may be Byzantine, in [0, 0.5)."),
-    ] = None,
-    f: Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")] = None,
+    eps: Eps = None,
+    f: Corrupt = None,
     rule: Annotated[
         str, typer.Option(metavar="NAME", help="How files are weighed; `randeigen rules` lists all.")
     ] = DEFAULT,
