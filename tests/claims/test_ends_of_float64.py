@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import randeigen
+from clouds import gaussian
 from randeigen import rules
 from randeigen.geometry import measure
 from randeigen.rows import as_rows
@@ -20,10 +21,6 @@ def no_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-def gaussian(n: int, d: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((n, d))
 
 
 @pytest.mark.parametrize("size", [1e-150, 1e-38, 1.0])

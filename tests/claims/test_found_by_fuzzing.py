@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import randeigen
+from clouds import gaussian
 from randeigen import rules
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.geometry import measure
@@ -24,10 +25,6 @@ def no_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-def gaussian(n: int, d: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((n, d))
 
 
 def moved(rows: np.ndarray, result: Any, corrupt: Any) -> float:

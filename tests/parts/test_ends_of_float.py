@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import randeigen
+from clouds import gaussian
 from randeigen import rules
 from randeigen.parts.judging import Judge
 
@@ -23,10 +24,6 @@ def no_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
-
-
-def gaussian(n: int, d: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((n, d))
 
 
 def norm(vector: np.ndarray) -> Any:
