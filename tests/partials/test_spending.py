@@ -239,3 +239,10 @@ def test_spending_is_measured_in_the_columns_of_the_part(
     width = spent.columns.stop - spent.columns.start
     assert seen[-1] == ("averaging", width, width)
     assert 0 < seen[0][1] < width
+
+
+@pytest.mark.parametrize("decision", [None, {}, "decision.json"])
+def test_what_is_no_decision_is_refused(paths: list[str], tmp_path: Path, decision: Any) -> None:
+    with pytest.raises(BadParameter, match=r"decision is a \w+; give what Partial.verdict\(\) returned"):
+        spend(paths, decision, out=tmp_path / "mean.npy")
+    assert not (tmp_path / "mean.npy").exists()

@@ -52,7 +52,7 @@ def spend(
         The columns that were written and, from whoever completed the file, the aggregate without its mean.
 
     Raises:
-        BadParameter: `part` cannot be, `out` exists, or its format cannot be written in parts.
+        BadParameter: `part` or `decision` cannot be, `out` exists, or its format cannot be written in parts.
         BadRows: The files are not those that were judged, or changed while they were read.
 
     Examples:
@@ -67,6 +67,8 @@ def spend(
         (1000,)
     """
     i, k = checked_part(part)
+    if not isinstance(decision, SharedDecision):
+        raise BadParameter(f"decision is a {type(decision).__name__}; give what Partial.verdict() returned.")
     if not force and os.path.lexists(out):
         raise BadParameter(f"{os.fspath(out)} exists; give another name, or force=True to replace it.")
     rows = open_files(paths)
