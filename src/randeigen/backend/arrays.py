@@ -226,12 +226,12 @@ def store(target: Any, values: Any) -> float:
     copy(target, values)
     if target.dtype == values.dtype:
         return 0.0
-    moved = apart(target, values)
-    if not math.isfinite(moved):  # a rule that stretches rows may go past the largest float16
+    rounding = apart(target, values)
+    if not math.isfinite(rounding):  # a rule that stretches rows may go past the largest float16
         most = largest_number(target.dtype)
         copy(target, values.clip(-most, most))
-        moved = apart(target, values)
-    return moved
+        rounding = apart(target, values)
+    return rounding
 
 
 def _in_float64(vector: Any) -> Any:

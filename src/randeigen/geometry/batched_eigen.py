@@ -53,9 +53,9 @@ def tops_of_covariances(matrices: Numbers, start: Numbers) -> Tops:
     return tops._replace(values=tops.values * sizes, allowances=tops.allowances * sizes)
 
 
-def _put(tops: Tops, index: Indices, found: Tops) -> None:
-    for values, others in zip(tops, found, strict=True):
-        values[index] = others
+def _put(tops: Tops, index: Indices, others: Tops) -> None:
+    for values, new in zip(tops, others, strict=True):
+        values[index] = new
 
 
 def _by_squaring(matrices: Numbers) -> Tops:
@@ -71,12 +71,12 @@ def _by_squaring(matrices: Numbers) -> Tops:
             sizes = xp.einsum("pii->p", power)
             power = power / sizes[:, None, None]
             logarithms = logarithms + xp.log(sizes) / 2.0**done
-        found = _pairs(matrices, power, xp.exp(logarithms) * (1 + ROUNDING))
+        latest = _pairs(matrices, power, xp.exp(logarithms) * (1 + ROUNDING))
         if tops is None:
-            tops = found
+            tops = latest
         else:
-            _put(tops, left, found)
-        some = where_true(~found.converged)
+            _put(tops, left, latest)
+        some = where_true(~latest.converged)
         if not len(some):
             break
         left = some if left is None else left[some]

@@ -106,7 +106,7 @@ class _Spectrum(NamedTuple):
     """A covariance, and where the bulk of its spectrum lies."""
 
     matrix: Any
-    moved: Any  # the same with its null direction moved into the bulk
+    deflated: Any  # the same with its null direction moved into the bulk
     weighted: Mask  # (n,) rows that have weight
     least: float  # of the diagonal entries of these
     low: float  # where the bulk begins
@@ -157,9 +157,9 @@ def top_by_blocks(
     if not (patient or high <= settled):
         return None
     roots = like(root_weights, matrix)
-    moved = matrix + (middle * roots)[:, None] * roots if low > 0 else matrix
+    deflated = matrix + (middle * roots)[:, None] * roots if low > 0 else matrix
     least = float(diagonal[weighted].min())
-    spectrum = _Spectrum(matrix, moved, weighted, least, low, width, settled)
+    spectrum = _Spectrum(matrix, deflated, weighted, least, low, width, settled)
     start = np.multiply(start.T, weighted, order="C")
     top = _top_by_filtering(spectrum, start, high, patient)
     return top or (_top_by_squaring(spectrum, start) if patient else None)
@@ -170,7 +170,7 @@ def _top_by_filtering(spectrum: _Spectrum, block: Array, high: float, patient: b
     low = min(spectrum.low, spectrum.least) if spectrum.low > 0 else 0.0
     goal, before = SETTLING_GROWTH if high <= spectrum.settled else TARGET_GROWTH, math.inf
     while True:
-        grown = _grown(spectrum.moved, low, high, block, goal)
+        grown = _grown(spectrum.deflated, low, high, block, goal)
         if grown is None:
             return None
         pair = _top_ritz_pair(spectrum, grown)
@@ -244,7 +244,7 @@ def _top_by_squaring(spectrum: _Spectrum, block: Array) -> Top | None:
     The power is that of the matrix less the bulk of its spectrum: of isotropic rows in many dimensions all
     eigenvalues are nearly alike, and only what they have beyond the least one tells them apart.
     """
-    power = spectrum.moved * 1.0
+    power = spectrum.deflated * 1.0
     power.reshape(-1)[:: len(power) + 1] -= like(spectrum.low * spectrum.weighted, power)
     for _ in range(SQUARINGS):
         power /= max(float(abs(power).max()), TINY)
@@ -284,5 +284,5 @@ def _diagonal_and_square(matrix: Any) -> tuple[Array, float]:
     """The diagonal, and the sum of all squares; from a GPU by one transfer."""
     if not is_tensor(matrix):
         return matrix.diagonal(), float(np.vdot(matrix, matrix))
-    found = to_host_float64(joined((matrix.diagonal(), matrix.norm().reshape(1))))
-    return found[:-1], float(found[-1]) ** 2
+    numbers = to_host_float64(joined((matrix.diagonal(), matrix.norm().reshape(1))))
+    return numbers[:-1], float(numbers[-1]) ** 2

@@ -56,8 +56,8 @@ class ManyRowsGeometry(SketchGeometry):
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         difference = weights_a - weights_b
-        moved = weighted_sum(self.points, difference) - difference.sum() * self.origin
-        return math.sqrt(moved @ moved)
+        between = weighted_sum(self.points, difference) - difference.sum() * self.origin
+        return math.sqrt(between @ between)
 
     def _take(self, index: Index) -> ManyRowsGeometry:
         points = self.points[index]

@@ -55,7 +55,7 @@ class Tile(NamedTuple):
     """The secret numbers of one tile."""
 
     signs: NDArray[np.float32]  # (tile,) of its columns
-    places: list[int]  # for each fold, how far into its first line the tile begins
+    offsets: list[int]  # for each fold, how far into its first line the tile begins
     mixing: list[NDArray[np.float32]]  # for each fold, (kept, lines) signs over the root of the shares
 
 
@@ -77,16 +77,16 @@ class FoldedSketch:
         """The secret numbers of the tile that begins at this column."""
         rng = tile_generator(self._key, column // self.tile)
         folds = self.check + self.choice
-        places = [int(rng.integers(fold.line)) for fold in folds]
-        counts = [self._lines(fold, place) for fold, place in zip(folds, places, strict=True)]
+        offsets = [int(rng.integers(fold.line)) for fold in folds]
+        counts = [self._lines(fold, offset) for fold, offset in zip(folds, offsets, strict=True)]
         mixing = [
             _signs(rng, (fold.lines, count)) / np.float32(fold.shares**0.5)
             for fold, count in zip(folds, counts, strict=True)
         ]
-        return Tile(_signs(rng, (self.tile,)), places, mixing)
+        return Tile(_signs(rng, (self.tile,)), offsets, mixing)
 
-    def _lines(self, fold: Fold, place: int) -> int:
-        return -(-(place + self.tile) // fold.line)
+    def _lines(self, fold: Fold, offset: int) -> int:
+        return -(-(offset + self.tile) // fold.line)
 
     def room(self, rows: int) -> Points:
         """Memory for one tile of some rows, with zeros on both sides."""
@@ -107,8 +107,8 @@ class FoldedSketch:
         inside = self.inside(room)
         np.multiply(inside, tile.signs, out=inside)
         folds = [(fold, check) for fold in self.check] + [(fold, choice) for fold in self.choice]
-        for (fold, points), place, mixing in zip(folds, tile.places, tile.mixing, strict=True):
-            first = self.margin - place
+        for (fold, points), offset, mixing in zip(folds, tile.offsets, tile.mixing, strict=True):
+            first = self.margin - offset
             lines = room[:, first : first + mixing.shape[1] * fold.line]
             mixed = spare[: len(room) * fold.lines * fold.line].reshape(len(room), fold.lines, fold.line)
             np.matmul(mixing, lines.reshape(len(room), -1, fold.line), out=mixed)
@@ -149,8 +149,8 @@ def primes_between(low: int, high: int) -> list[int]:
     for i in range(2, int(high**0.5) + 1):
         if sieve[i]:
             sieve[i * i :: i] = False
-    found: list[int] = (np.flatnonzero(sieve[low:]) + low).tolist()
-    return found
+    primes: list[int] = (np.flatnonzero(sieve[low:]) + low).tolist()
+    return primes
 
 
 def median_of_rows(rows: NDArray[np.floating]) -> Array:
@@ -169,14 +169,14 @@ def median_of_rows(rows: NDArray[np.floating]) -> Array:
 @cache
 def exchanges(n: int) -> list[tuple[int, int]]:
     """Batcher's exchanges that sort n numbers."""
-    found, p = [], 1
+    pairs, p = [], 1
     while p < n:
         k = p
         while k >= 1:
             for j in range(k % p, n - k, 2 * k):
                 for i in range(min(k, n - j - k)):
                     if (i + j) // (2 * p) == (i + j + k) // (2 * p):
-                        found.append((i + j, i + j + k))
+                        pairs.append((i + j, i + j + k))
             k //= 2
         p *= 2
-    return found
+    return pairs

@@ -156,8 +156,10 @@ def measured_batch(
     _, n, width = pieces.shape
     pairs = tuple(beside(each, pieces) for each in random_pairs(n, rng))
     three = rng.choice(n, 3, replace=False).tolist()
-    found = [_measured(some, three, pairs) for some in slices_of(pieces, in_float64)]
-    gram, sound = found[0] if len(found) == 1 else (stacked(each) for each in zip(*found, strict=True))
+    measured = [_measured(some, three, pairs) for some in slices_of(pieces, in_float64)]
+    gram, sound = (
+        measured[0] if len(measured) == 1 else (stacked(each) for each in zip(*measured, strict=True))
+    )
     size = 8 if in_float64 else pieces.dtype.itemsize
     batch = GramBatch(
         gram,
@@ -186,9 +188,9 @@ def _measured(pieces: Any, three: list[int], pairs: tuple[Indices, ...]) -> tupl
     for _ in range(MAX_PIVOTS):
         if not len(again):
             break
-        centre, found = _centres(gram[again])
-        near[again] = found
-        again, centre = again[~found], centre[~found]
+        centre, sound = _centres(gram[again])
+        near[again] = sound
+        again, centre = again[~sound], centre[~sound]
         some = pieces[again]
         gram[again], fits[again] = _measured_from(along(some, centre[:, None, None])[:, 0], some)
         again = again[fits[again]]

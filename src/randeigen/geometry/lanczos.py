@@ -40,8 +40,8 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
     if not math.isfinite(peak):
         return Top(math.inf, first)
     if exponent := binary_exponent(peak):
-        found = top_of_operator(lambda vector: np.ldexp(apply(vector), -exponent), start)
-        return found.scaled(exponent)
+        top = top_of_operator(lambda vector: np.ldexp(apply(vector), -exponent), start)
+        return top.scaled(exponent)
     steps = min(first.size, MAX_LANCZOS_STEPS)
     basis = np.empty((steps + 1, first.size))
     tridiagonal = np.zeros((steps, steps))  # the operator within the basis

@@ -43,10 +43,10 @@ def centre(
     low, high = FLOAT32_RANGE
     if scale != 1 or (block.dtype.itemsize < 8 and not (low <= least and largest <= high)):
         block = as_float64(block) * scale
-    found = _from(block, sample)
-    if median(found.magnitudes[usable]) > CORRUPT_PIVOT_RATIO * typical * scale:
-        found = _from(block, usable if usable.size % 2 else usable[:-1])
-    return found
+    centred = _from(block, sample)
+    if median(centred.magnitudes[usable]) > CORRUPT_PIVOT_RATIO * typical * scale:
+        centred = _from(block, usable if usable.size % 2 else usable[:-1])
+    return centred
 
 
 def sampled(order: NDArray[np.intp], usable: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -41,11 +41,11 @@ def weighted_sum(points: Points, weights: Array) -> Array:
 
 def squared_distances_to(points: Points, origin: Points | float = 0.0) -> Array:
     """(n,) squared distances from a point."""
-    found = [np.zeros(0)]
+    squares = [np.zeros(0)]
     for _, some in rows_as_float64(points):
         difference = some - origin
-        found.append(np.einsum("ij,ij->i", difference, difference))
-    return np.concatenate(found)
+        squares.append(np.einsum("ij,ij->i", difference, difference))
+    return np.concatenate(squares)
 
 
 def inner_products(points: Points) -> Array:

@@ -222,9 +222,9 @@ class SketchAccumulator:
         limits = self.unit_limits()
         if median(magnitudes[usable]) * 2.0**-self.exponent > limits.typical:  # most rows are that large
             self._enlarge(limits.step)
-        found = centre(block, magnitudes, usable, sampled(self.order, usable), 2.0**-self.exponent)
-        centred, origin, largest = found.block, -found.pivot[None], limits.largest
-        over = found.magnitudes > largest
+        about_pivot = centre(block, magnitudes, usable, sampled(self.order, usable), 2.0**-self.exponent)
+        centred, origin, largest = about_pivot.block, -about_pivot.pivot[None], limits.largest
+        over = about_pivot.magnitudes > largest
         if over[usable].any():
             self.beyond |= over
             centred = centred.clip(-largest, largest)
@@ -292,7 +292,7 @@ class SketchAccumulator:
         """The other measurement. Rows whose squares it could not hold are `beyond` here too."""
         if self.check is None:
             return None
-        found = self.check.geometry()
-        if found.beyond is not None:
-            self.beyond |= found.beyond
-        return found
+        exact = self.check.geometry()
+        if exact.beyond is not None:
+            self.beyond |= exact.beyond
+        return exact

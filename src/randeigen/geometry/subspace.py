@@ -163,15 +163,15 @@ def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> 
     step = max(1, SMALL_PRODUCT // vectors.size)
 
     def work(rows: slice) -> tuple[Any, Any]:
-        total, moved = np.zeros(vectors.shape, np.float32), np.zeros(len(vectors))
+        total, sums = np.zeros(vectors.shape, np.float32), np.zeros(len(vectors))
         for i in range(rows.start, rows.stop, step):
             some = slice(i, min(i + step, rows.stop))
             if weights[some].any():
                 scaled = (narrow @ points[some].T - shift) * weights[some]
                 total += scaled @ points[some]
-                moved += scaled.sum(axis=1)
-        return total, moved
+                sums += scaled.sum(axis=1)
+        return total, sums
 
-    found = _map(work, len(points))
-    total = _total([part for part, _ in found])
-    return np.asarray(total - np.sum([moved for _, moved in found], axis=0)[:, None] * mean)
+    shares = _map(work, len(points))
+    total = _total([part for part, _ in shares])
+    return np.asarray(total - np.sum([sums for _, sums in shares], axis=0)[:, None] * mean)

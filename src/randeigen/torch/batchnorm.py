@@ -176,15 +176,15 @@ def convert_batchnorm(
         raise BadParameter(f'size={size} with to="{to}"; give it to "ghost" alone: 2 examples or more.')
     if groups is not None and (to != "group" or groups < 1):
         raise BadParameter(f'groups={groups} with to="{to}"; give it to "group" alone: 1 or more.')
-    made: dict[nn.Module, nn.Module] = {}  # a layer that is in several places stays one
+    converted: dict[nn.Module, nn.Module] = {}  # a layer that is in several places stays one
     for name, module in list(model.named_modules()):
         if isinstance(module, _BatchNorm) and not isinstance(module, (FrozenBatchNorm, GhostBatchNorm)):
-            made[module] = _converted(name or "the model", module, to, groups, size)
+            converted[module] = _converted(name or "the model", module, to, groups, size)
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child in made:
-                parent._modules[name] = made[child]
-    return made.get(model, model)
+            if child in converted:
+                parent._modules[name] = converted[child]
+    return converted.get(model, model)
 
 
 def _converted(

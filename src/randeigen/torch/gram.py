@@ -61,9 +61,9 @@ def gram(losses: Tensor, model: nn.Module, *, checked: bool = False) -> Tensor:
 def plan_for(losses: Tensor, model: nn.Module) -> GramPlan:
     """Refuse what has no gradient of its own for each example, then read the graph and plan."""
     if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.numel() == 0:
-        found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        form = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise BadModel(
-            f"losses must be a vector with one loss per example, found {found}; give the criterion "
+            f"losses must be a vector with one loss per example, found {form}; give the criterion "
             'reduction="none", and average over positions or outputs within each example.'
         )
     if losses.grad_fn is None:

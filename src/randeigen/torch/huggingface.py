@@ -98,8 +98,8 @@ def losses_of(logits: Tensor, labels: Tensor, *, is_causal: bool = False) -> Ten
     if labels.is_floating_point():  # one number: a regression; several: classes that may hold together
         is_number = logits.numel() == len(labels)
         loss: Any = F.mse_loss if is_number else F.binary_cross_entropy_with_logits
-        found: Tensor = loss(logits.reshape(labels.shape), labels, reduction="none")
-        return found.reshape(len(labels), -1).mean(1)
+        terms: Tensor = loss(logits.reshape(labels.shape), labels, reduction="none")
+        return terms.reshape(len(labels), -1).mean(1)
     if labels.dim() == 1:
         return F.cross_entropy(logits, labels, reduction="none")
     if is_causal:

@@ -53,36 +53,36 @@ def batch_of(dataset: Any, indices: NDArray[np.intp], device: torch.device) -> t
         parts: Any = dataset[torch.from_numpy(indices)]
     else:
         parts = default_collate([dataset[i] for i in indices.tolist()])
-    return _moved(parts[0], device), _moved(parts[1], device)
+    return _to_device(parts[0], device), _to_device(parts[1], device)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, Mapping):
-        return {key: _moved(one, device) for key, one in value.items()}
+        return {key: _to_device(one, device) for key, one in value.items()}
     return value.to(device) if isinstance(value, Tensor) else value
 
 
 def _check_pairs(dataset: Any) -> None:
-    asked = "dataset must give (input, label) by index and have a length"
+    need = "dataset must give (input, label) by index and have a length"
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
         raise BadParameter(
-            f"{asked}, found {type(dataset).__name__}; wrap tensors in torch.utils.data.TensorDataset(x, y)."
+            f"{need}, found {type(dataset).__name__}; wrap tensors in torch.utils.data.TensorDataset(x, y)."
         )
     try:
         first = dataset[0]
     except KeyError:
         raise BadParameter(
-            f"{asked}, found a {type(dataset).__name__} without an entry 0; give a list of pairs."
+            f"{need}, found a {type(dataset).__name__} without an entry 0; give a list of pairs."
         ) from None
     if isinstance(first, Mapping):
         keys = [repr(key) for key in first]
-        shown = ", ".join(keys[:MAX_KEYS_SHOWN]) + (" ..." if len(keys) > MAX_KEYS_SHOWN else "")
+        names = ", ".join(keys[:MAX_KEYS_SHOWN]) + (" ..." if len(keys) > MAX_KEYS_SHOWN else "")
         raise BadParameter(
-            f"{asked}; dataset[0] is a {type(first).__name__} with the keys {shown}. Take it apart: "
+            f"{need}; dataset[0] is a {type(first).__name__} with the keys {names}. Take it apart: "
             "pairs = [({key: e[key] for key in INPUTS}, e[LABEL]) for e in dataset], where the inputs become "
             "the keyword arguments of the model."
         )
     if not isinstance(first, (tuple, list)):
-        raise BadParameter(f"{asked}; dataset[0] is a {type(first).__name__}, without a label beside it.")
+        raise BadParameter(f"{need}; dataset[0] is a {type(first).__name__}, without a label beside it.")
     if len(first) != 2:
-        raise BadParameter(f"{asked}; dataset[0] gives {len(first)} parts: put all inputs into one of them.")
+        raise BadParameter(f"{need}; dataset[0] gives {len(first)} parts: put all inputs into one of them.")

@@ -112,8 +112,8 @@ def owned_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters a layer uses itself, not through layers of its own."""
     owned = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
     if "parametrizations" in module._modules:
-        made = module.get_submodule("parametrizations").named_parameters("parametrizations")
-        owned |= {name: p for name, p in made if p.requires_grad}
+        others = module.get_submodule("parametrizations").named_parameters("parametrizations")
+        owned |= {name: p for name, p in others if p.requires_grad}
     if isinstance(module, nn.MultiheadAttention):  # its output projection
         owned |= {name: p for name, p in module.named_parameters() if p.requires_grad}
     return owned

@@ -86,5 +86,5 @@ class RobustSteps(Callback):  # type: ignore[misc]  # the library is not looked 
                 "bias_bound": self.verdict.bias_bound,
                 "distance_to_mean": self.verdict.distance_to_mean,
             }
-            found = {f"robust/{name}": value for name, value in numbers.items() if value is not None}
-            pl_module.log_dict(found, batch_size=self.verdict.weights.size)
+            logged = {f"robust/{name}": value for name, value in numbers.items() if value is not None}
+            pl_module.log_dict(logged, batch_size=self.verdict.weights.size)

@@ -58,7 +58,7 @@ class GramPlan:
         parameters = (p for module in modules for p in module._parameters.values() if p is not None)
         self.trained = {id(p): p for p in parameters if id(p) in self.graph.leaves}
         if not self.trained:
-            raise BadModel(_made_by_others(self.graph, modules))
+            raise BadModel(_no_parameters_of(self.graph, modules))
         self.layout = BatchLayout(self.n, self._second_size())
         self.steps: dict[Node, list[Step]] = {}
         self.uses: dict[int, int] = {}  # how often a parameter is used, by its id
@@ -91,13 +91,13 @@ class GramPlan:
         return None
 
 
-def _made_by_others(graph: Graph, modules: Sequence[nn.Module]) -> str:
+def _no_parameters_of(graph: Graph, modules: Sequence[nn.Module]) -> str:
     """Why no parameter of the given model is behind the losses, and what to do."""
     model, parameters = (
         modules[0],
         [p for module in modules for p in module._parameters.values() if p is not None],
     )
-    found = (
+    problem = (
         f"the losses depend on none of the {len(parameters)} parameters of the given {type(model).__name__}"
     )
     if not parameters:
@@ -105,11 +105,11 @@ def _made_by_others(graph: Graph, modules: Sequence[nn.Module]) -> str:
             f"the given {type(model).__name__} has no parameters to judge by; give the model that has them."
         )
     if not any(p.requires_grad for p in parameters):
-        return f"{found}: all of them are frozen. Unfreeze some: p.requires_grad_()."
+        return f"{problem}: all of them are frozen. Unfreeze some: p.requires_grad_()."
     makers = list(dict.fromkeys(type(call.module).__name__ for call in graph.calls))[:4]
     by = f" but were made by other layers ({', '.join(makers)})" if makers else ""
     return (
-        f"{found}{by}; give the very model that computed them, losses = criterion(model(x), y), not a copy."
+        f"{problem}{by}; give the very model that computed them, losses = criterion(model(x), y), not a copy."
     )
 
 

@@ -37,8 +37,8 @@ def gram_and_origin_exponent(
     The origin's are those of 2^-exponent times itself: the pivot's square may overflow where no difference
     does. And how far an entry can be off, relative to the two rows' norms, whoever chose the numbers.
     """
-    found, exponent, precision = gram_on_device(block, pivot_rows, norms)
-    return to_host_float64(found), exponent, precision
+    matrix, exponent, precision = gram_on_device(block, pivot_rows, norms)
+    return to_host_float64(matrix), exponent, precision
 
 
 def gram_on_device(
@@ -49,12 +49,12 @@ def gram_on_device(
     if takes(block) and working_size(block) == 4 and block.shape[1] >= MIN_KERNEL_COLUMNS:
         from randeigen.backend.cuda.gram import gram
 
-        found, precision = gram(block, pivot_rows, exponent)
+        matrix, precision = gram(block, pivot_rows, exponent)
     else:
-        found, precision = _by_torch(block, pivot_rows, exponent), (block.shape[1] + 8) * UNIT_ROUNDOFF[8]
+        matrix, precision = _by_torch(block, pivot_rows, exponent), (block.shape[1] + 8) * UNIT_ROUNDOFF[8]
     if isinstance(block, Leaves) and block.missing:
-        found[block.missing] = found[:, block.missing] = math.nan
-    return found, exponent, precision
+        matrix[block.missing] = matrix[:, block.missing] = math.nan
+    return matrix, exponent, precision
 
 
 def _exponent_of_middle(block: Block, three: Three, norms: Array | None) -> int:

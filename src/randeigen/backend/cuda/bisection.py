@@ -31,16 +31,16 @@ def _kth(
 ):
     """The key with k others below it."""
     one = tl.full((COLUMNS,), 1, INT)
-    found = one - 1
+    key = one - 1
     if TOP == BITS - 1:
-        found = one << (BITS - 1)  # the least of all
+        key = one << (BITS - 1)  # the least of all
     for bit in range(TOP, LOW - 1, -1):
-        candidate = found + (one << bit)
+        candidate = key + (one << bit)
         below = tl.sum((keys < candidate[None, :]).to(tl.int32), 0)
-        found = tl.where(below <= k, candidate, found)
+        key = tl.where(below <= k, candidate, key)
     if LOW > 0:  # below it a number of half precision has bits 0, and the key of a negative one bits 1
-        found = tl.where(found < 0, found | ((one << LOW) - 1), found)
-    return found
+        key = tl.where(key < 0, key | ((one << LOW) - 1), key)
+    return key
 
 
 @jit

@@ -65,13 +65,13 @@ def merged_columns(
         network = n <= NETWORK_ROWS
     shape = shape or shape_for(n, network)
     order = [*chosen, *sorted(set(np.flatnonzero(~np.isnan(weights)).tolist()) - set(chosen))]
-    found = addresses(block)[:, order]
+    starts = addresses(block)[:, order]
     lengths, before, steps = in_steps(block, shape.columns)
     programs = min(processors(block.device) * shape.programs, steps)
     offsets = np.append(0, np.cumsum(lengths[:-1]))
     answer = torch.empty(block.shape[1], dtype=torch.float64 if wide else torch.float32, device=block.device)
     events = torch.empty((programs, 3), dtype=torch.float64, device=block.device)
-    tables = on_device(block.device, np.asarray(weights, np.float64)[order], found, lengths, before, offsets)
+    tables = on_device(block.device, np.asarray(weights, np.float64)[order], starts, lengths, before, offsets)
     launch(
         _columns_kernel, (programs,), block.device,
         (*tables, answer, events, lengths.size, len(order), n, f),

@@ -23,7 +23,7 @@ import numpy as np
 from randeigen.backend.arrays import UNIT_ROUNDOFF
 from randeigen.backend.cuda.gram_kernels import collect_kernel, gram_kernel
 from randeigen.backend.cuda.language import launch, tl, triton
-from randeigen.backend.cuda.tables import on_device, places, processors
+from randeigen.backend.cuda.tables import layout_of, on_device, processors
 
 ADDITIONS = 512  # ordinary additions in float32 that a program makes before it adds to float64
 TILES_SIDE_BY_SIDE = 12  # pairs of tiles are taken in squares of this side, whose rows the cache can share
@@ -71,16 +71,16 @@ def gram(
     shape = shape or tiling(n, pivot, block.dtype.itemsize)
     split = pivot or block.dtype.itemsize > 2
     segments, tiles = shape.tile // shape.rows, -(-(n + pivot) // shape.rows)
-    side, found = tiles * shape.tile, places(block, shape.strip * shape.strips * segments)
+    side, layout = tiles * shape.tile, layout_of(block, shape.strip * shape.strips * segments)
     pairs = _pairs(device, tiles)
-    readers = min(_readers(processors(device) * shape.programs, len(pairs), side), found.steps)
+    readers = min(_readers(processors(device) * shape.programs, len(pairs), side), layout.steps)
     grams = torch.zeros((readers, side, side), dtype=torch.float64, device=device)
     total = torch.empty((n + 1, n + 1), dtype=torch.float64, device=device)
     launch(
         gram_kernel, (readers, len(pairs)), device,
-        (found.addresses, found.lengths, found.before, pairs, grams, found.base, found.leaves, n, side,
+        (layout.addresses, layout.lengths, layout.before, pairs, grams, layout.base, layout.leaves, n, side,
          *(pivot_rows or (0, 0, 0)), 1.0, 2.0**-exponent),
-        {"DTYPE": triton_dtype(block.dtype), "ALIGN": found.align, "ONE_LEAF": found.leaves == 1,
+        {"DTYPE": triton_dtype(block.dtype), "ALIGN": layout.align, "ONE_LEAF": layout.leaves == 1,
          "PIVOT": pivot, "SPLIT": split, "ONE_TILE": tiles == 1, "TILE": shape.tile, "ROWS": shape.rows,
          "STRIP": shape.strip, "STRIPS": shape.strips, "MOST": ADDITIONS // 2 - 1},
         num_warps=shape.warps, num_stages=shape.stages,

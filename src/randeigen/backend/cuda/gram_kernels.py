@@ -150,7 +150,7 @@ def collect_kernel(
     y = (high // ROWS * TILE + high % ROWS).to(tl.int64)[None, :]
     measured = (high < lines)[None, :]
     SEGMENTS: tl.constexpr = TILE // ROWS
-    found = tl.zeros((ENTRIES,), tl.float64)
+    entries = tl.zeros((ENTRIES,), tl.float64)
     for start in range(0, copies, COPIES):
         copy = start + tl.arange(0, COPIES)[:, None]
         here, shift = (copy < copies) & measured, copy % SEGMENTS * ROWS
@@ -159,5 +159,5 @@ def collect_kernel(
         if ONE_TILE:
             terms += tl.load(at + (y + shift) * side + x + shift, mask=here, other=0.0)
             terms *= 0.5
-        found += tl.sum(terms, 0)
-    tl.store(total + entry, found, mask=i <= n)
+        entries += tl.sum(terms, 0)
+    tl.store(total + entry, entries, mask=i <= n)

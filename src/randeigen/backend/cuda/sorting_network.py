@@ -43,10 +43,10 @@ def _repeated(dtype, n):
 @jit
 def _picked(values, index, LINES: tl.constexpr):
     """(COLUMNS,) from each column the number at its own index."""
-    found = values[0]
+    picked = values[0]
     for i in tl.static_range(1, LINES):
-        found = tl.where(index == i, values[i], found)
-    return found
+        picked = tl.where(index == i, values[i], picked)
+    return picked
 
 
 @jit

@@ -20,7 +20,7 @@ VECTOR_BYTES = 16  # bytes that a thread loads at once where addresses allow
 KEPT_TABLES = 256  # shapes of matrices whose tables are kept; each takes a few kB
 
 
-class Places(NamedTuple):
+class Layout(NamedTuple):
     """Where the numbers of a block are; tensors are on the device."""
 
     base: int  # added to every address
@@ -32,18 +32,18 @@ class Places(NamedTuple):
     align: int  # bytes that divide every address: as many as a thread loads at once, or those of one number
 
 
-def places(block: Any, step: int) -> Places:
+def layout_of(block: Any, step: int) -> Layout:
     """Of a block whose columns are taken in steps of so many."""
     if isinstance(block, Leaves):
         lengths, before, steps = in_steps(block, step)
         rows, columns, earlier = on_device(block.device, block.addresses, lengths, before)
         align = alignment(block, block.addresses)
-        return Places(0, rows, columns, earlier, len(lengths), steps, align)
+        return Layout(0, rows, columns, earlier, len(lengths), steps, align)
     base, stride = block.data_ptr(), block.stride(0) * block.dtype.itemsize
     rows, columns, earlier = _of_matrix(block.device, *block.shape, stride)
     aligned = base % VECTOR_BYTES == 0 and stride % VECTOR_BYTES == 0
     align = VECTOR_BYTES if aligned else block.dtype.itemsize
-    return Places(base, rows, columns, earlier, 1, -(-block.shape[1] // step), align)
+    return Layout(base, rows, columns, earlier, 1, -(-block.shape[1] // step), align)
 
 
 @lru_cache(KEPT_TABLES)
@@ -63,13 +63,13 @@ def addresses(block: Any) -> NDArray[np.int64]:
     if isinstance(block, Leaves):
         return block.addresses
     stride = block.stride(0) * block.element_size()
-    found: NDArray[np.int64] = block.data_ptr() + np.arange(block.shape[0], dtype=np.int64)[None] * stride
-    return found
+    starts: NDArray[np.int64] = block.data_ptr() + np.arange(block.shape[0], dtype=np.int64)[None] * stride
+    return starts
 
 
-def alignment(block: Any, *places: NDArray[np.int64]) -> int:
+def alignment(block: Any, *starts: NDArray[np.int64]) -> int:
     """Bytes that divide every address: as many as a thread loads at once, or those of one number."""
-    return VECTOR_BYTES if not any((found % VECTOR_BYTES).any() for found in places) else block.dtype.itemsize
+    return VECTOR_BYTES if not any((some % VECTOR_BYTES).any() for some in starts) else block.dtype.itemsize
 
 
 def on_device(device: Any, *tables: NDArray[Any], wait: bool = False) -> list[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from randeigen.backend.cuda.gram import triton_dtype
 from randeigen.backend.cuda.language import jit, launch, tl
-from randeigen.backend.cuda.tables import VECTOR_BYTES, places, processors
+from randeigen.backend.cuda.tables import VECTOR_BYTES, layout_of, processors
 from randeigen.types import Array
 
 
@@ -35,32 +35,32 @@ def weighted_sum(
     import torch
 
     shape = shape or Shape()
-    found, n = places(block, shape.columns), block.shape[0]
+    layout, n = layout_of(block, shape.columns), block.shape[0]
     m = -(-n // shape.rows) * shape.rows
-    table, outputs = np.zeros(m + len(answers)), [answer.data_ptr() for answer in answers]
-    table[:n] = weights
-    table[m:].view(np.int64)[:] = outputs
-    aligned = found.align == VECTOR_BYTES and not any(place % VECTOR_BYTES for place in outputs)
-    weights_and_places = torch.from_numpy(table).to(block.device, non_blocking=True)
-    programs = min(processors(block.device) * shape.programs, found.steps)
+    numbers, outputs = np.zeros(m + len(answers)), [answer.data_ptr() for answer in answers]
+    numbers[:n] = weights
+    numbers[m:].view(np.int64)[:] = outputs
+    aligned = layout.align == VECTOR_BYTES and not any(output % VECTOR_BYTES for output in outputs)
+    weights_and_outputs = torch.from_numpy(numbers).to(block.device, non_blocking=True)
+    programs = min(processors(block.device) * shape.programs, layout.steps)
     events = torch.empty((programs, 2), dtype=torch.float64, device=block.device)
     launch(
         _sum_kernel, (programs,), block.device,
-        (weights_and_places, found.addresses, found.lengths, found.before, events, found.base,
-         found.leaves, n, m),
+        (weights_and_outputs, layout.addresses, layout.lengths, layout.before, events, layout.base,
+         layout.leaves, n, m),
         {"DTYPE": triton_dtype(block.dtype), "OUT": triton_dtype(answers[0].dtype),
          "SUM": tl.float64 if wide or block.dtype.itemsize == 8 else tl.float32,
-         "ALIGN": VECTOR_BYTES if aligned else block.dtype.itemsize, "ONE_LEAF": found.leaves == 1,
+         "ALIGN": VECTOR_BYTES if aligned else block.dtype.itemsize, "ONE_LEAF": layout.leaves == 1,
          "COLUMNS": shape.columns, "ROWS_AT_ONCE": shape.rows},
         num_warps=shape.warps,
     )  # fmt: skip
-    overflowed, moved = events.cpu().numpy().sum(0).tolist()
-    return overflowed, moved
+    overflowed, rounding = events.cpu().numpy().sum(0).tolist()
+    return overflowed, rounding
 
 
 @jit
 def _step(
-    weights, pointers, answer, base, start, stop, n, overflowed, moved,
+    weights, pointers, answer, base, start, stop, n, overflowed, rounding,
     DTYPE: tl.constexpr, OUT: tl.constexpr, SUM: tl.constexpr, ALIGN: tl.constexpr, MASKED: tl.constexpr,
     COLUMNS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -84,8 +84,8 @@ def _step(
     overflowed += (~(tl.abs(stored.to(SUM)) < float("inf"))).to(tl.int32)
     if SUM != OUT:
         off = total.to(tl.float64) - stored.to(tl.float64)
-        moved += off * off
-    return overflowed, moved
+        rounding += off * off
+    return overflowed, rounding
 
 
 @jit(do_not_specialize=["base", "leaves", "n", "m"])
@@ -95,24 +95,24 @@ def _sum_kernel(
     COLUMNS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
-    # Where the answers are is in the same table, behind the weights.
+    # The addresses of the answers stand behind the weights.
     answers = (weights + m).to(tl.pointer_type(tl.int64), bitcast=True)
     overflowed = tl.zeros((COLUMNS,), tl.int32)
-    moved = tl.zeros((COLUMNS,), tl.float64)
+    rounding = tl.zeros((COLUMNS,), tl.float64)
     for leaf in range(1 if ONE_LEAF else leaves):
         length = tl.load(lengths + leaf)
         first = (program + programs - tl.load(steps_before + leaf) % programs) % programs * COLUMNS
         answer = tl.multiple_of(tl.load(answers + leaf).to(tl.pointer_type(OUT)), ALIGN)
         for start in range(first, length, programs.to(tl.int64) * COLUMNS):
             if start + COLUMNS <= length:
-                overflowed, moved = _step(
-                    weights, pointers + leaf * n, answer, base, start, length, n, overflowed, moved,
+                overflowed, rounding = _step(
+                    weights, pointers + leaf * n, answer, base, start, length, n, overflowed, rounding,
                     DTYPE, OUT, SUM, ALIGN, False, COLUMNS, ROWS_AT_ONCE,
                 )  # fmt: skip
             else:  # what is left at the end of a leaf
-                overflowed, moved = _step(
-                    weights, pointers + leaf * n, answer, base, start, length, n, overflowed, moved,
+                overflowed, rounding = _step(
+                    weights, pointers + leaf * n, answer, base, start, length, n, overflowed, rounding,
                     DTYPE, OUT, SUM, ALIGN, True, COLUMNS, ROWS_AT_ONCE,
                 )  # fmt: skip
     tl.store(events + 2 * program, tl.sum(overflowed, 0).to(tl.float64))
-    tl.store(events + 2 * program + 1, tl.sum(moved, 0))
+    tl.store(events + 2 * program + 1, tl.sum(rounding, 0))
