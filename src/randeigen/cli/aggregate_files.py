@@ -26,7 +26,7 @@ from randeigen.rows.write import coded
 from randeigen.rules import Rule
 from randeigen.types import Aggregate, Progress
 
-KNOWN = ", ".join(FORMATS)
+SUFFIXES = ", ".join(FORMATS)
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 CONVERT = (
     "Such a file is a Python pickle, which can run what its sender wrote when it is opened, so none is read. "
@@ -54,7 +54,7 @@ def _refuse_mixture(paths: Sequence[str]) -> None:
         if suffix_of(path) in PICKLES:
             raise UsageError(f"{path} is not read. {CONVERT}")
         if suffix_of(path) not in FORMATS:
-            raise UsageError(f"{path} is not a file of updates; give files that end in {KNOWN}.")
+            raise UsageError(f"{path} is not a file of updates; give files that end in {SUFFIXES}.")
         if suffix_of(path) != suffix_of(first):
             raise UsageError(f"{first} and {path} are of different formats; give files of one format.")
 
@@ -67,14 +67,14 @@ def _files(argument: str) -> list[str]:
         paths = [os.path.join(argument, name) for name in names]
         pickles = [name for name in os.listdir(argument) if suffix_of(name) in PICKLES]
         if pickles:
-            found = f"{len(pickles)} files such as {pickles[0]}" if len(pickles) > 1 else pickles[0]
+            pickle_names = f"{len(pickles)} files such as {pickles[0]}" if len(pickles) > 1 else pickles[0]
             if not paths:
                 raise UsageError(
-                    f"the folder {argument} holds {found}, and none that ends in {KNOWN}. {CONVERT}"
+                    f"the folder {argument} holds {pickle_names}, and none that ends in {SUFFIXES}. {CONVERT}"
                 )
-            print_error(f"Note: the folder {argument} also holds {found}, left aside. {CONVERT}")
+            print_error(f"Note: the folder {argument} also holds {pickle_names}, left aside. {CONVERT}")
         if not paths:
-            raise UsageError(f"the folder {argument} holds no files that end in {KNOWN}.")
+            raise UsageError(f"the folder {argument} holds no files that end in {SUFFIXES}.")
     elif os.path.lexists(argument):
         return [argument]
     elif glob.has_magic(argument):
@@ -101,7 +101,7 @@ def _objects(url: str) -> list[str]:
         raise UsageError(f"{url} cannot be listed: {reason(error)}") from None
     urls = [store.unstrip_protocol(name) for name in names if suffix_of(name) in FORMATS]
     if not urls:
-        raise UsageError(f"{url}: no objects there end in {KNOWN}.")
+        raise UsageError(f"{url}: no objects there end in {SUFFIXES}.")
     return sorted(urls, key=natural)
 
 
@@ -111,12 +111,12 @@ def natural(path: str) -> list[tuple[int, str]]:
 
 
 def _refuse_twins(paths: Sequence[str]) -> None:
-    known: dict[str, str] = {}
+    by_real_path: dict[str, str] = {}
     for path in paths:
         real = path if is_url(path) else os.path.realpath(path)
-        if real in known:
-            raise UsageError(f"{path} and {known[real]} are the same file; each sender counts once.")
-        known[real] = path
+        if real in by_real_path:
+            raise UsageError(f"{path} and {by_real_path[real]} are the same file; each sender counts once.")
+        by_real_path[real] = path
 
 
 def check_output(option: str, path: str, inputs: Sequence[str], suffixes: Iterable[str], force: bool) -> None:

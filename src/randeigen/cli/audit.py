@@ -196,14 +196,14 @@ def certificate(result: Aggregate) -> str:
     bound, f, unusable = result.bias_bound, result.f, len(result.unusable)
     if f == 0:
         return "No file was assumed corrupt (f = 0), so there is nothing to certify."
-    left = f if unusable > f else f - unusable  # of the usable files
+    usable_f = f if unusable > f else f - unusable  # of the usable files
     if not math.isfinite(bound):
-        half = 2 * left >= result.weights.size - unusable
+        half = 2 * usable_f >= result.weights.size - unusable
         why = "half of the usable files or more" if half else "and these could hold all the weight"
-        return f"Nothing can be promised: {count(left, 'file')} may be corrupt, {why}."
-    if left == 0:
+        return f"Nothing can be promised: {count(usable_f, 'file')} may be corrupt, {why}."
+    if usable_f == 0:
         return f"The {count(unusable, 'unusable file')} used up f = {f}: the others count as honest."
-    sentence = meaning(count(left, "corrupt file"), short(bound), "files")
+    sentence = meaning(count(usable_f, "corrupt file"), short(bound), "files")
     if spread := chosen_spread(result):
         sentence += f" That is {short(bound / spread)} times the spread of the kept files."
     return sentence
@@ -227,7 +227,7 @@ class Outcome(NamedTuple):
     digests: Sequence[Digest]
     files: Sequence[FileOutcome]
     judged: Judged
-    written: Digest  # of the answer
+    answer: Digest  # of the answer
 
 
 def record(
@@ -248,7 +248,7 @@ def record(
     ]
     settings: Any = rule
     verdict, unusable = summary(outcome.judged.result), outcome.judged.result.unusable
-    written = outcome.written
+    answer = outcome.answer
     content = {
         "schema": SCHEMA,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -257,7 +257,7 @@ def record(
         "rule": {"name": type(rule).__name__} | (_settings(asdict(settings)) if is_dataclass(rule) else {}),
         "verdict": verdict | {"notes": _without_folder(verdict["notes"], unusable, names)},
         "numbers": outcome.judged.numbers,
-        "output": {"file": os.path.relpath(out, home), "bytes": written.size, "sha256": written.sha256},
+        "output": {"file": os.path.relpath(out, home), "bytes": answer.size, "sha256": answer.sha256},
         "folder": folder if is_url(folder) else os.path.relpath(folder, home),
         "files": files,
     }
@@ -273,8 +273,8 @@ def _without_folder(notes: Sequence[str], unusable: Mapping[int, str], names: Se
     """Notes that name files as the audit does: relative to its folder, wherever that is."""
     for row, reason in unusable.items():
         if isinstance(reason, Unusable) and reason.path is not None:
-            moved = reason.at(shown(names[row]))
-            notes = [note.replace(reason, moved) for note in notes]
+            at_name = reason.at(shown(names[row]))
+            notes = [note.replace(reason, at_name) for note in notes]
     return list(notes)
 
 

@@ -104,8 +104,8 @@ def verdicts(recorded: Audit, recomputed: Mapping[str, Any]) -> Iterator[Differe
         for key in _keys(old, new, first):
             if part == "output" and key in FIRST["output"]:
                 continue
-            moved = key == "notes" and first and _notes(old[key], new[key])
-            if not moved and not _agree(key, old, new, n):
+            renamed = key == "notes" and first and _notes(old[key], new[key])
+            if not renamed and not _agree(key, old, new, n):
                 sentence = f"the {part} has {_compared(key, new, old)}"
                 yield difference(key, f"{part}.{key}", sentence, **_both(key, old, new))
     for key in _keys(before, recomputed, first):

@@ -75,10 +75,10 @@ def require(what: str, *modules: str) -> None:
     """Refuse before any work what an optional dependency is missing for."""
     for module in modules:
         try:
-            found = find_spec(module) is not None
+            is_installed = find_spec(module) is not None
         except (ImportError, ValueError):  # it is there and no module
-            found = False
-        if not found:
+            is_installed = False
+        if not is_installed:
             package, extra = PACKAGES[module]
             raise MissingExtra(f"{what} needs {package}: pip install 'randeigen[{extra}]'")
 

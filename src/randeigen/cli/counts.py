@@ -38,5 +38,5 @@ def read_counts(file: str, paths: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _ends_in(path: str, key: str) -> bool:
-    parts, asked = os.path.normpath(path).split(os.sep), os.path.normpath(key).split(os.sep)
-    return parts[-len(asked) :] == asked
+    parts, key_parts = os.path.normpath(path).split(os.sep), os.path.normpath(key).split(os.sep)
+    return parts[-len(key_parts) :] == key_parts

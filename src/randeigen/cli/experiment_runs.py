@@ -66,8 +66,8 @@ class RunFolder(Generic[Record]):
         return FinishedRun(record, name)
 
     def _find(self, config: Any, words: Sequence[str]) -> FinishedRun[Record] | None:
-        found = find_record(self.path, self.kind, config, words)
-        return found and FinishedRun(*found)
+        match = find_record(self.path, self.kind, config, words)
+        return match and FinishedRun(*match)
 
     def _adopt_checkpoint(self, checkpoint: Path, config: Any, words: Sequence[str]) -> None:
         """Go on from a checkpoint of this run under the name that it had before names had a digest."""

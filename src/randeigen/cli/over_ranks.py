@@ -58,14 +58,14 @@ class Ranks:
     def each(self, step: Callable[[], bytes]) -> list[bytes]:
         """What every rank's step gives; if one fails, all end with its exit code, and the first says why."""
         try:
-            given, error = b"+" + step(), None
+            text, error = b"+" + step(), None
         except (RandEigenError, OSError, MemoryError) as failed:
             code = b"!" if isinstance(failed, TooManyCorrupt) else b"-"
-            given, error = code + f"{failed or type(failed).__name__}".encode(), failed
-        found = self._gathered(given)
-        failures = [(rank, text) for rank, text in enumerate(found) if text[:1] != b"+"]
+            text, error = code + f"{failed or type(failed).__name__}".encode(), failed
+        texts = self._gathered(text)
+        failures = [(rank, text) for rank, text in enumerate(texts) if text[:1] != b"+"]
         if not failures:
-            return [text[1:] for text in found]
+            return [text[1:] for text in texts]
         rank, text = failures[0]
         if self.rank:
             raise typer.Exit(CORRUPT if text[:1] == b"!" else MISTAKE)

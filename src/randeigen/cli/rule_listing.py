@@ -46,10 +46,10 @@ class Page:
 
     def call(self) -> str:
         """How it is made in Python."""
-        given = [f"{key}={value!r}" for key, value in self.fixed.items()]
-        given += [f"{key}=..." for key, (_, default) in self.takes.items() if default in ("", "nan")]
-        known = ["eps=0.1"] if self.kind == "rule" else []
-        return f"randeigen.rules.{self.class_name}({', '.join(known + given)})"
+        arguments = [f"{key}={value!r}" for key, value in self.fixed.items()]
+        arguments += [f"{key}=..." for key, (_, default) in self.takes.items() if default in ("", "nan")]
+        first = ["eps=0.1"] if self.kind == "rule" else []
+        return f"randeigen.rules.{self.class_name}({', '.join(first + arguments)})"
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for programs."""
@@ -73,22 +73,22 @@ def _as_json(annotation: str, default: str) -> dict[str, Any]:
 
 def pages() -> dict[str, Page]:
     """Every rule and mixer by its name, family by family."""
-    found = [_page(name, make, "rule") for name, make in RULES.items()]
-    found += [_page(name, make, "mixer") for name, make in MIXERS.items()]
-    order = [*FAMILIES, *(page.family for page in found)]  # a new family comes last
-    return {page.name: page for page in sorted(found, key=lambda page: order.index(page.family))}
+    listing = [_page(name, make, "rule") for name, make in RULES.items()]
+    listing += [_page(name, make, "mixer") for name, make in MIXERS.items()]
+    order = [*FAMILIES, *(page.family for page in listing)]  # a new family comes last
+    return {page.name: page for page in sorted(listing, key=lambda page: order.index(page.family))}
 
 
 def _page(name: str, make: Callable[..., Any], kind: Literal["rule", "mixer"]) -> Page:
-    made: Any = make.func if isinstance(make, partial) else make
+    cls: Any = make.func if isinstance(make, partial) else make
     fixed = make.keywords if isinstance(make, partial) else {}
     takes = {
         p.name: (str(p.annotation), "" if p.default is p.empty else str(p.default))
         for p in inspect.signature(make).parameters.values()
         if p.name not in ("eps", "f", *fixed)
     }
-    doc = inspect.cleandoc(made.__doc__)
-    return Page(name, made.family, kind, made.__name__, dict(fixed), takes, made.facts, doc)
+    doc = inspect.cleandoc(cls.__doc__)
+    return Page(name, cls.family, kind, cls.__name__, dict(fixed), takes, cls.facts, doc)
 
 
 def by_worst(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

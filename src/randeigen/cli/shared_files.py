@@ -48,17 +48,19 @@ def measure(
             if progress:
                 progress("fingerprinting", row + 1, len(paths))
 
-    found = randeigen.partial(paths, part, seed=seed, visit=visit, progress=progress)
+    measured = randeigen.partial(paths, part, seed=seed, visit=visit, progress=progress)
     if fingerprints:
         # A file that was not accepted is read if it is no larger than those that were.
         sizes = [
-            stamp[0] for row, stamp in enumerate(found.inputs.stamps) if stamp and row not in found.unreadable
+            stamp[0]
+            for row, stamp in enumerate(measured.inputs.stamps)
+            if stamp and row not in measured.unreadable
         ]
         most = max([MAX_UNACCEPTED_BYTES, *sizes])
         for row in range(i, len(paths), k):
             if row not in digests:
                 digests[row] = digest(paths[row], most)
-    return found.with_digests(digests)
+    return measured.with_digests(digests)
 
 
 def judge(

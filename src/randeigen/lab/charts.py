@@ -56,14 +56,14 @@ def chart(
     title: str, series: Sequence[Series], x: Axis, y: Axis, width: int = WIDTH, height: int = HEIGHT
 ) -> str:
     """Lines and marks over two axes."""
-    shown = [_usable(one, x, y) for one in series]
-    shown = [one for one in shown if one.x]
-    if not shown:
+    usable = [_usable(one, x, y) for one in series]
+    usable = [one for one in usable if one.x]
+    if not usable:
         return _empty(title, width, height)
-    to_x, ticks_x = _axis(x, [v for one in shown for v in one.x], LEFT, width - RIGHT)
-    to_y, ticks_y = _axis(y, [v for one in shown for v in _reach(one)], height - BOTTOM, TOP)
+    to_x, ticks_x = _axis(x, [v for one in usable for v in one.x], LEFT, width - RIGHT)
+    to_y, ticks_y = _axis(y, [v for one in usable for v in _reach(one)], height - BOTTOM, TOP)
     parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
-    for index, one in enumerate(shown):
+    for index, one in enumerate(usable):
         colour = f"c{index % COLOURS}"
         points = [(to_x(a), to_y(b)) for a, b in zip(one.x, one.y, strict=True)]
         if one.half_widths is not None and len(points) > 1:
@@ -80,7 +80,7 @@ def chart(
             parts.append(
                 f'<path class="{colour}" d="{line}"' + (f' stroke-dasharray="{dash}"/>' if dash else "/>")
             )
-    return _svg(title, [*parts, *_legend([one.name for one in shown], width, height)], width, height)
+    return _svg(title, [*parts, *_legend([one.name for one in usable], width, height)], width, height)
 
 
 def histogram(

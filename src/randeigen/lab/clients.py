@@ -165,12 +165,12 @@ class SimulatedClients:
     def draw(self, count: int, *, other_than: int) -> Tensor:
         data = self._federation.train
         labels = data.labels.cpu().numpy()
-        drawn = []
+        samples = []
         for indices, size in zip(self._own.indices, self._own.sizes, strict=True):
             own = indices[:size]
             fitting = own[labels[own] != other_than] if (labels[own] != other_than).any() else own
-            drawn.append(self.rng.choice(fitting, count, replace=len(fitting) < count))
-        return data.images[torch.from_numpy(np.stack(drawn)).to(data.images.device)]
+            samples.append(self.rng.choice(fitting, count, replace=len(fitting) < count))
+        return data.images[torch.from_numpy(np.stack(samples)).to(data.images.device)]
 
     def _train_on(
         self, data: Data, own: Shares, training: LocalTraining, start: Tensor | None, **more: Any

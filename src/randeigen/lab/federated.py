@@ -215,12 +215,12 @@ class Federation:
         """The participating clients of a round, Byzantine first, and the number of Byzantine ones."""
         spec, rng = self.spec, self.spec.rng(FederatedStream.PARTICIPANTS, t)
         count = spec.participating
-        chosen = np.sort(rng.choice(spec.clients, count, replace=False))
+        participants = np.sort(rng.choice(spec.clients, count, replace=False))
         if self.attack is None or t <= spec.calm:
-            return chosen, 0
+            return participants, 0
         if spec.redraw:
-            return rng.permutation(chosen), byzantine_count(spec.eps, count)
-        return chosen, int(np.count_nonzero(chosen < byzantine_count(spec.eps, spec.clients)))
+            return rng.permutation(participants), byzantine_count(spec.eps, count)
+        return participants, int(np.count_nonzero(participants < byzantine_count(spec.eps, spec.clients)))
 
     def rows(self, t: int, weights: Tensor, participants: Index, m: int) -> Tensor:
         """(n, d) the updates that the server receives: u_i = w - w_i, the first m of them Byzantine."""
@@ -242,7 +242,7 @@ class Federation:
             weights=weights,
             sizes=self.model.sizes,
             sigma=self.task.sigma,
-            weigh=lambda tried: self.aggregate(tried, rule, t).weights,
+            weigh=lambda candidate: self.aggregate(candidate, rule, t).weights,
         )
         with suppress(TooManyCorrupt, np.linalg.LinAlgError):  # a ruined model leaves nothing to attack with
             rows[:m] = _fitting(attack.craft(view.only(attack.sees), attack_rng), rows[:m])
@@ -281,8 +281,8 @@ def _check_inputs(attack: str, task: Task) -> None:
     info = attacks.info_of(attack)
     if info is not None and info.inputs not in ("any", task.inputs):
         fitting = [one.name for one in attacks.ATTACKS.values() if one.inputs in ("any", task.inputs)]
-        made = f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}"
-        raise BadParameter(f"{made}. Choose one of {', '.join(fitting)}.")
+        mismatch = f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}"
+        raise BadParameter(f"{mismatch}. Choose one of {', '.join(fitting)}.")
 
 
 def _fitting(crafted: Any, rows: Tensor) -> Tensor:
@@ -290,8 +290,8 @@ def _fitting(crafted: Any, rows: Tensor) -> Tensor:
     try:
         return torch.as_tensor(crafted, dtype=rows.dtype, device=rows.device).expand_as(rows)
     except (RuntimeError, TypeError, ValueError):
-        found = getattr(crafted, "shape", type(crafted).__name__)
-        raise BadParameter(f"the attack crafted {found}; return {tuple(rows.shape)} numbers.") from None
+        shape = getattr(crafted, "shape", type(crafted).__name__)
+        raise BadParameter(f"the attack crafted {shape}; return {tuple(rows.shape)} numbers.") from None
 
 
 def byzantine_count(eps: float, n: int) -> int:

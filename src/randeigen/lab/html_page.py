@@ -135,9 +135,9 @@ def cells(records: Sequence[FederatedRecord]) -> tuple[list[str], list[list[str]
 
 def _table(records: Sequence[FederatedRecord]) -> str:
     titles, lines = cells(records)
-    told = [(title, COLUMNS[title]) for title in titles if title in COLUMNS]
-    told += explained((record.spec.attack for record in records), (record.spec.rule for record in records))
-    return f"{table(titles, lines, left=WORDS)}\n{listed(told)}"
+    entries = [(title, COLUMNS[title]) for title in titles if title in COLUMNS]
+    entries += explained((record.spec.attack for record in records), (record.spec.rule for record in records))
+    return f"{table(titles, lines, left=WORDS)}\n{listed(entries)}"
 
 
 def _figures(pictures: Sequence[Path]) -> str:
@@ -156,12 +156,12 @@ def _figures(pictures: Sequence[Path]) -> str:
 def explained(attacks: Iterable[str], rules: Iterable[str]) -> list[tuple[str, str]]:
     """Each attack and rule of these, and sigma where one of them has it, with a sentence."""
     attacks, rules = list(dict.fromkeys(attacks)), list(dict.fromkeys(rules))
-    told = {name: what for name in attacks if (what := _attack(name))}
+    entries = {name: what for name in attacks if (what := _attack(name))}
     for stage in (stage for rule in rules for stage in rule.split("+")):
-        told |= {name: what for name, what in [_rule(stage)] if what}
+        entries |= {name: what for name, what in [_rule(stage)] if what}
     if any("hidra" in name for name in attacks) or any("sigma=" in name for name in (*attacks, *rules)):
-        told["sigma"] = SIGMA
-    return [(without_digest(name), what) for name, what in told.items()]
+        entries["sigma"] = SIGMA
+    return [(without_digest(name), what) for name, what in entries.items()]
 
 
 def listed(pairs: Sequence[tuple[str, str]]) -> str:
@@ -182,6 +182,6 @@ def _attack(name: str) -> str:
 def _rule(stage: str) -> tuple[str, str]:
     name = stage.partition(":")[0]
     make: Any = RULES.get(name) or MIXERS.get(name)
-    made = make.func if isinstance(make, partial) else make
-    first = cleandoc(made.__doc__ or "").split("\n\n")[0] if made is not None else ""
+    cls = make.func if isinstance(make, partial) else make
+    first = cleandoc(cls.__doc__ or "").split("\n\n")[0] if cls is not None else ""
     return name, " ".join(first.split()).removesuffix(".").replace("`", "")

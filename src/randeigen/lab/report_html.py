@@ -79,9 +79,9 @@ def notes(lines: Sequence[str]) -> str:
     return '<ul class="notes">' + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
 
 
-def gallery(drawn: Sequence[str]) -> str:
+def gallery(figures: Sequence[str]) -> str:
     """Charts beside each other where the screen is wide enough."""
-    return '<div class="charts">\n' + "\n".join(f"<figure>{one}</figure>" for one in drawn) + "\n</div>"
+    return '<div class="charts">\n' + "\n".join(f"<figure>{one}</figure>" for one in figures) + "\n</div>"
 
 
 def write(

@@ -34,13 +34,13 @@ def sst2(
 
     `encoder` is minilm, mpnet, a folder or a name on the hub; `update` says what clients train and send.
     """
-    found = encoders.find(encoder)
-    train, test = (tokens_of(found, form, split) for split in ("train", "dev"))
-    example = _model(found, update)
+    pretrained = encoders.find(encoder)
+    train, test = (tokens_of(pretrained, form, split) for split in ("train", "dev"))
+    example = _model(pretrained, update)
     names = [name for name, parameter in example.named_parameters() if parameter.requires_grad]
-    table = example.inner.get_input_embeddings().weight
-    word_table = [name for name, parameter in example.named_parameters() if parameter is table]
-    embedding = names.index(word_table[0]) if word_table[0] in names else None
+    matrix = example.inner.get_input_embeddings().weight
+    same = [name for name, parameter in example.named_parameters() if parameter is matrix]
+    embedding = names.index(same[0]) if same[0] in names else None
     sizes = [parameter.numel() for parameter in example.parameters() if parameter.requires_grad]
     kind = type(example.inner).__name__
     total = sum(parameter.numel() for parameter in example.parameters())
@@ -48,9 +48,9 @@ def sst2(
         f"sst2:encoder={encoder},update={update},form={form}",
         train,
         test,
-        lambda: _model(found, update),
+        lambda: _model(pretrained, update),
         classes=2,
-        text=found.text(embedding),
+        text=pretrained.text(embedding),
         optimizer="adamw",
         epochs=1,
         batch=32,
@@ -59,7 +59,9 @@ def sst2(
         sigma=SIGMA,
         clients=20,
         rounds=20,
-        about={"encoder": f"{found.label}, {kind}, {total:,} parameters, {sum(sizes):,} of them trained"},
+        about={
+            "encoder": f"{pretrained.label}, {kind}, {total:,} parameters, {sum(sizes):,} of them trained"
+        },
     )
 
 
@@ -89,24 +91,24 @@ def write_copy(name: str, folder: Path, form: str = "glue") -> None:
     """
     from safetensors.torch import load_file, save_file
 
-    found = encoders.find(name)
-    if found.folder is None:
+    pretrained = encoders.find(name)
+    if pretrained.folder is None:
         raise BadParameter(f"encoder={name!r} is on the hub; download it to a folder first.")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in found.folder.iterdir():
+    for path in pretrained.folder.iterdir():
         if path.suffix in (".json", ".txt") and path.is_file():
             shutil.copyfile(path, folder / path.name)
-    weights = load_file(found.folder / "model.safetensors")
+    weights = load_file(pretrained.folder / "model.safetensors")
     half = {key: value.half() if value.is_floating_point() else value for key, value in weights.items()}
     save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
-    parts = {split: tokens_of(found, form, split) for split in ("train", "dev")}
-    smallest = np.uint16 if len(found.tokenizer) < 1 << 16 else np.uint32
+    parts = {split: tokens_of(pretrained, form, split) for split in ("train", "dev")}
+    smallest = np.uint16 if len(pretrained.tokenizer) < 1 << 16 else np.uint32
     arrays: dict[str, Any] = {
         f"{split}_tokens": tokens.astype(smallest) for split, (tokens, _) in parts.items()
     }
     arrays |= {f"{split}_labels": labels.astype(np.uint8) for split, (_, labels) in parts.items()}
     np.savez_compressed(folder / tokens_file(form), **arrays)
-    (folder / encoders.ORIGIN).write_text(json.dumps({"copy of": f"float16 copy of {found.label}"}))
+    (folder / encoders.ORIGIN).write_text(json.dumps({"copy of": f"float16 copy of {pretrained.label}"}))
 
 
 def _model(encoder: Encoder, update: str) -> Classifier:

@@ -83,23 +83,23 @@ class Sweep:
             count *= len(values)
         if count > MAX_RUNS:
             raise BadParameter(f"this sweep has {count:,} runs; give at most {MAX_RUNS:,}.")
-        combinations = (dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*axes.values()))
-        return list(dict.fromkeys(_config(chosen) for chosen in combinations))
+        combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+        return list(dict.fromkeys(_config(values) for values in combinations))
 
 
-def _config(chosen: dict[str, Any]) -> FederatedConfig:
-    kind, _, rest = str(chosen.get("partition", "iid")).partition(":alpha=")
+def _config(values: dict[str, Any]) -> FederatedConfig:
+    kind, _, rest = str(values.get("partition", "iid")).partition(":alpha=")
     if rest:
         try:
-            chosen = {**chosen, "partition": kind, "alpha": float(rest)}
+            values = {**values, "partition": kind, "alpha": float(rest)}
         except ValueError:
             raise BadParameter(
-                f"partition={chosen['partition']!r}; give one like dirichlet:alpha=0.3."
+                f"partition={values['partition']!r}; give one like dirichlet:alpha=0.3."
             ) from None
     try:
-        config = FederatedConfig(**chosen)
+        config = FederatedConfig(**values)
     except TypeError as error:  # a string where a number belongs
-        raise BadParameter(f"{chosen} is not a federation ({error}).") from error
+        raise BadParameter(f"{values} is not a federation ({error}).") from error
     config = config.resolve(tasks.build(config.task))
     attacks.build(config.attack)
     servers.build(config.server)
@@ -175,8 +175,8 @@ def run_sweep(
             over(config, folder / f"{earlier[1]}.json", earlier[0], True)
         else:
             missing.append(config)
-    made = {"command": command, "commit": commit()}
-    with _runs(missing, folder, device, jobs, made, on_round) as finished:
+    provenance = {"command": command, "commit": commit()}
+    with _runs(missing, folder, device, jobs, provenance, on_round) as finished:
         for config, path in finished:
             over(config, path, FederatedRecord.read(path), False)
     return [paths[config] for config in configs]
@@ -188,14 +188,14 @@ def _runs(
     folder: Path,
     device: str,
     jobs: int,
-    made: dict[str, Any],
+    provenance: dict[str, Any],
     on_round: Callable[[FederatedConfig, RoundMetrics], None] | None,
 ) -> Iterator[Iterator[tuple[FederatedConfig, Path]]]:
     if jobs == 1 or len(configs) < 2:
-        yield (_run_one((config, folder, device, made), on_round) for config in configs)
+        yield (_run_one((config, folder, device, provenance), on_round) for config in configs)
         return
     with get_context("spawn").Pool(min(jobs, len(configs)), _one_thread) as pool:
-        yield pool.imap_unordered(_run_one, [(config, folder, device, made) for config in configs])
+        yield pool.imap_unordered(_run_one, [(config, folder, device, provenance) for config in configs])
 
 
 def _one_thread() -> None:
@@ -209,13 +209,13 @@ def _run_one(
     task: tuple[FederatedConfig, Path, str, dict[str, Any]],
     on_round: Callable[[FederatedConfig, RoundMetrics], None] | None = None,
 ) -> tuple[FederatedConfig, Path]:
-    config, folder, device, made = task
+    config, folder, device, provenance = task
     name = file_name(config, federation_words(config))
     checkpoint, path = folder / f"{name}.checkpoint.npz", folder / f"{name}.json"
     began = time.monotonic()
     report = None if on_round is None else lambda metrics: on_round(config, metrics)
     record = run(config, device=device, checkpoint=checkpoint, progress=report)
-    record = replace(record, made={**made, "seconds": round(time.monotonic() - began, 2)})
+    record = replace(record, made={**provenance, "seconds": round(time.monotonic() - began, 2)})
     record.write(path)
     checkpoint.unlink(missing_ok=True)
     return config, path

@@ -88,10 +88,10 @@ def comparison_cells(lines: Sequence[Line]) -> tuple[list[str], list[list[TableC
     return ["attack", *rules], body
 
 
-def shown(value: Interval) -> str:
+def interval_text(value: Interval) -> str:
     """A mean with half of its interval, where there is one.
 
-    >>> shown(Interval(94.52, 0.31, 3))
+    >>> interval_text(Interval(94.52, 0.31, 3))
     '94.5 ± 0.3'
     """
     return f"{value.mean:.1f}" + ("" if value.half_width is None else f" ± {value.half_width:.1f}")
@@ -100,21 +100,21 @@ def shown(value: Interval) -> str:
 def _cell(accuracy: Interval | None, success: Interval | None, clean: Interval | None) -> TableCell | str:
     if accuracy is None:
         return ""
-    below = f"success {shown(success)}" if success else ""
+    below = f"success {interval_text(success)}" if success else ""
     if clean is None:
-        return TableCell(shown(accuracy), below)
+        return TableCell(interval_text(accuracy), below)
     harmed = accuracy.mean < clean.mean - 5 or (success is not None and success.mean > 20)
     mood = "bad" if harmed else "good" if accuracy.mean >= clean.mean - 1 else ""
-    return TableCell(shown(accuracy), below, mood)
+    return TableCell(interval_text(accuracy), below, mood)
 
 
 def _courses(rounds: Sequence[Line]) -> list[str]:
     """Accuracy over the rounds, one chart for each attack, one line for each rule."""
-    drawn = []
+    figures = []
     for attack in dict.fromkeys(line["attack"] for line in rounds):
         of = [line for line in rounds if line["attack"] == attack]
-        drawn.append(course(attack, of, "rule"))
-    return drawn
+        figures.append(course(attack, of, "rule"))
+    return figures
 
 
 def course(title: str, rounds: Sequence[Line], by: str) -> str:

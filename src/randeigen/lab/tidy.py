@@ -108,7 +108,7 @@ def _record(path: Path) -> Mapping[str, Any] | None:
 
 
 def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    history, made = record["history"], record.get("made", {})
+    history, provenance = record["history"], record.get("made", {})
     last = history[-1]
     more = {
         key: last.get(key)
@@ -122,9 +122,9 @@ def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "asr": last["asr"],
         **more,
         "aggregation_seconds": statistics.median(one["seconds"] for one in history),
-        "seconds": made.get("seconds"),
-        "commit": made.get("commit"),
-        "command": made.get("command"),
+        "seconds": provenance.get("seconds"),
+        "commit": provenance.get("commit"),
+        "command": provenance.get("command"),
         "device": record["versions"].get("device"),
         "record": str(path),
     }
@@ -154,7 +154,7 @@ def over_seeds(
     """The interval of a value over the rows that agree in the columns `by`."""
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for line in lines:
-        found = value(line)
-        if found is not None:
-            groups[tuple(line.get(name) for name in by)].append(found)
+        number = value(line)
+        if number is not None:
+            groups[tuple(line.get(name) for name in by)].append(number)
     return {key: interval(values) for key, values in groups.items()}

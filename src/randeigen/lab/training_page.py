@@ -74,7 +74,7 @@ def write_training_page(
     attack = without_digest(spec.attack)
     title = f"{spec.task}, {'no poison' if attack == 'none' else f'poisoned by {attack}'}"
     links = ", ".join(f'<a href="{quote(each.name)}">{escape(each.name)}</a>' for each in files)
-    told = [f"<li><strong>{escape(name)}</strong>: {escape(text)}.</li>" for name, text in COLUMNS.items()]
+    items = [f"<li><strong>{escape(name)}</strong>: {escape(text)}.</li>" for name, text in COLUMNS.items()]
     body = [
         f"<h1>{escape(title)}</h1>",
         *(f"<p>{escape(line)}</p>" for line in summarise(records)),
@@ -82,7 +82,7 @@ def write_training_page(
         "<ul>" + "".join(f"<li>{escape(DEFENCES[r.spec.defence])}.</li>" for r in records) + "</ul>",
         "<h2>What happened</h2>",
         table(list(COLUMNS), [table_row(record) for record in records], left=("defence",)),
-        f"<ul>{''.join(told)}</ul>",
+        f"<ul>{''.join(items)}</ul>",
         _figures(pictures),
         "<h2>To see it again</h2>",
         f"<pre>{escape(command(records))}</pre>",

@@ -143,13 +143,13 @@ def aggregate(
 
 
 def _run(
-    call: AggregateOptions, named: str | None, updates: Sequence[str], counts: str | None, output: Output
+    call: AggregateOptions, requested: str | None, updates: Sequence[str], counts: str | None, output: Output
 ) -> None:
     if call.eps is None and call.f is None:
         raise UsageError(
             "say how many files may be corrupt: --eps, a fraction, or --f, a number (--f 0 for none)."
         )
-    asked, rule = named or DEFAULT, as_rule(named and call.rule, call.eps, call.f)
+    name, rule = requested or DEFAULT, as_rule(requested and call.rule, call.eps, call.f)
     out, audit = output.out, output.audit
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun started this process, or one that called it
         from randeigen.cli.over_ranks import Ranks, aggregate_over_ranks
@@ -157,11 +157,11 @@ def _run(
         if ranks := Ranks.of_environment():
             if counts is not None:
                 raise UsageError("--counts is for one process; leave it out under torchrun.")
-            shared = partial(_checked, updates, output)
-            found = aggregate_over_ranks(ranks, call, shared, out, audit, output.force, output.quiet)
+            checked = partial(_checked, updates, output)
+            shared = aggregate_over_ranks(ranks, call, checked, out, audit, output.force, output.quiet)
             if not ranks.rank:
-                files = file_outcomes(found.result)
-                _print_report(found.call, asked, found.result, found.paths, files, output)
+                files = file_outcomes(shared.result)
+                _print_report(shared.call, name, shared.result, shared.paths, files, output)
             return
     paths = _checked(updates, output)
     if counts is not None:
@@ -180,7 +180,7 @@ def _run(
         if audit is not None:
             outcome = audits.Outcome(prints.all(), files, judged, digest(draft))
             audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
-    _print_report(call, asked, result, paths, files, output)
+    _print_report(call, name, result, paths, files, output)
 
 
 def _checked(updates: Sequence[str], output: Output) -> list[str]:
@@ -196,7 +196,7 @@ def _checked(updates: Sequence[str], output: Output) -> list[str]:
 
 def _print_report(
     call: AggregateOptions,
-    asked: str,
+    name: str,
     result: Aggregate,
     paths: Sequence[str],
     files: Sequence[FileOutcome],
@@ -206,9 +206,9 @@ def _print_report(
         print(json.dumps(_report(call, result, paths, files, output), allow_nan=False, indent=1))
     elif not output.quiet:
         one_is = "an even share" if call.counts is None else "the share that its count would give it"
-        show(result, paths, files, asked, output.everything, one_is)
-        written = f"Mean written to {output.out}" + (f", audit to {output.audit}" if output.audit else "")
-        print_line(f"{written}.")
+        show(result, paths, files, name, output.everything, one_is)
+        where = f"Mean written to {output.out}" + (f", audit to {output.audit}" if output.audit else "")
+        print_line(f"{where}.")
 
 
 def _report(
@@ -251,10 +251,10 @@ def show(
     for note in verdict.notes:
         print_line(f"Note: {note}")
     for group in verdict.cut_together:
-        base, named = folder_of(paths), group[:MAX_FILES_LISTED]
-        names = [f"{row} is {within(paths[row], base)}" for row in named]
+        base, first = folder_of(paths), group[:MAX_FILES_LISTED]
+        names = [f"{row} is {within(paths[row], base)}" for row in first]
         print_line(
-            f"Rows are the files, counted from 0: {', '.join(names)}{'.' if named == group else ', ...'}"
+            f"Rows are the files, counted from 0: {', '.join(names)}{'.' if first == group else ', ...'}"
         )
 
 

@@ -68,55 +68,55 @@ def inspect(
         base = folder_of(paths)
         names = [within(path, base) for path in paths]
         with progress_bar(quiet=False) as progress:
-            found = randeigen.inspect(
+            inspection = randeigen.inspect(
                 paths, rule=rule, seed=seed, geometry=geometry, names=names, progress=progress
             )
         if figure is not None:
-            plotting.draw_inspection(figure, found)
+            plotting.draw_inspection(figure, inspection)
         if page is not None:
             with replacing(page) as file:
-                file.write(_page(found, rule, names).encode())
+                file.write(_page(inspection, rule, names).encode())
         if as_json:
-            print(json.dumps(_report(found, rule, paths), allow_nan=False, indent=1))
+            print(json.dumps(_report(inspection, rule, paths), allow_nan=False, indent=1))
             return
-        print_table(advice.TITLES, advice.table_lines(found), names=(TEXT_COLUMN,))
-        for row, reason in found.unusable.items():
+        print_table(advice.TITLES, advice.table_lines(inspection), names=(TEXT_COLUMN,))
+        for row, reason in inspection.unusable.items():
             print_line(f"{names[row]} is {without_path(reason)}")
-        print_line(found.advice)
-        written = [path for path in (page, figure) if path is not None]
-        if written:
-            print_line(f"Written: {', '.join(written)}.")
+        print_line(inspection.advice)
+        outputs = [path for path in (page, figure) if path is not None]
+        if outputs:
+            print_line(f"Written: {', '.join(outputs)}.")
 
 
-def _page(found: Inspection, rule: str, names: Sequence[str]) -> str:
+def _page(inspection: Inspection, rule: str, names: Sequence[str]) -> str:
     png = io.BytesIO()
-    plotting.draw_inspection(png, found)
-    title = f"{found.n} files, asked what each eps would make of them"
+    plotting.draw_inspection(png, inspection)
+    title = f"{inspection.n} files, asked what each eps would make of them"
     text = "The rows in the plane of their top two directions; bound and kept weight against eps"
-    body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(found.advice)}</p>"]
-    body += [table(advice.TITLES, advice.table_lines(found), left=(TEXT_COLUMN,))]
+    body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(inspection.advice)}</p>"]
+    body += [table(advice.TITLES, advice.table_lines(inspection), left=(TEXT_COLUMN,))]
     body += [
         f"<figcaption>Bias bound: {escape(meaning(rows='files', corrupt='f corrupt files'))} Weight kept: "
         "100% is the plain mean. Spread: the standard deviation along the top direction. Cut: less than half "
-        f"of an even share. Rule {escape(without_digest(rule))}, seed {found.seed}.</figcaption>"
+        f"of an even share. Rule {escape(without_digest(rule))}, seed {inspection.seed}.</figcaption>"
     ]
     body += [f"<figure>{picture(png.getvalue(), text)}</figure>"]
-    if found.unusable:
-        lines = [(names[row], without_path(reason)) for row, reason in found.unusable.items()]
+    if inspection.unusable:
+        lines = [(names[row], without_path(reason)) for row, reason in inspection.unusable.items()]
         body += ["<h2>Unusable files</h2>", table(("file", "why"), lines, left=("file", "why"))]
     return html_page(title, body)
 
 
-def _report(found: Inspection, rule: str, paths: Sequence[str]) -> dict[str, Any]:
+def _report(inspection: Inspection, rule: str, paths: Sequence[str]) -> dict[str, Any]:
     """All of it as JSON, for scripts."""
     return {
         "rule": rule,
-        "seed": found.seed,
+        "seed": inspection.seed,
         "files": list(paths),
-        "unusable": {paths[row]: without_path(reason) for row, reason in found.unusable.items()},
-        "equal": [[paths[row] for row in group] for group in found.copies],
-        "apart": [paths[row] for row in found.apart],
-        "advice": found.advice,
+        "unusable": {paths[row]: without_path(reason) for row, reason in inspection.unusable.items()},
+        "equal": [[paths[row] for row in group] for group in inspection.copies],
+        "apart": [paths[row] for row in inspection.apart],
+        "advice": inspection.advice,
         "eps": [
             {
                 "eps": each.eps,
@@ -125,9 +125,9 @@ def _report(found: Inspection, rule: str, paths: Sequence[str]) -> dict[str, Any
                 "weight_kept": each.weight_kept,
                 "distance_to_mean": number(each.distance_to_mean),
                 "spread": number(each.spread),
-                "cut": [paths[row] for row in found.cut_by(each)],
+                "cut": [paths[row] for row in inspection.cut_by(each)],
                 "weights": each.weights.tolist(),
             }
-            for each in found.opinions
+            for each in inspection.opinions
         ],
     }

@@ -51,9 +51,9 @@ def partial(
         paths = expand(updates)
         check_output("--out", out, paths, [".partial"], force)
         with progress_bar(quiet) as progress:
-            found = measure(paths, (i, k), seed, fingerprints, progress)
-        found.write(out)
+            measured = measure(paths, (i, k), seed, fingerprints, progress)
+        measured.write(out)
     if not quiet:
-        bad = f", {count(len(found.unusable), 'unusable file')} among them" if found.unusable else ""
-        measured = f"{found.columns:,} of {found.inputs.d:,} columns of {count(found.n, 'file')}{bad}"
-        print_line(f"Part {i}/{k}: {measured}, written to {out}.")
+        bad = f", {count(len(measured.unusable), 'unusable file')} among them" if measured.unusable else ""
+        extent = f"{measured.columns:,} of {measured.inputs.d:,} columns of {count(measured.n, 'file')}{bad}"
+        print_line(f"Part {i}/{k}: {extent}, written to {out}.")

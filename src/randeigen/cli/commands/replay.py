@@ -138,7 +138,7 @@ def _differences(
         for each, file in zip(recomputed["files"], recorded.files, strict=True):
             each["file"] = file
         differences += verdicts(recorded, json.loads(json.dumps(recomputed)))
-        differences += _answer(recorded, out, again, outcome.written)
+        differences += _answer(recorded, out, again, outcome.answer)
     return [*changed(recorded, digests), *differences]
 
 

@@ -73,8 +73,8 @@ def report(
                 for node, past in history.items()
             ]
             rounds = [verdict.as_json() for verdict in chosen.rounds]
-            shown = {"run": number, "rounds": rounds, "clients": clients}
-            print(json.dumps(shown, allow_nan=False, indent=1))
+            content = {"run": number, "rounds": rounds, "clients": clients}
+            print(json.dumps(content, allow_nan=False, indent=1))
             return
         for sentence in summary(chosen, history):
             print_line(sentence)

@@ -95,14 +95,14 @@ def _measure(name: str, device: str, out: Path) -> None:
     if path.exists():
         print_error(f"{name}: already there, {path} (delete it to measure again)")
         return
-    line, said = ProgressLine(), 0.0
+    line, last_report = ProgressLine(), 0.0
 
     def say(text: str) -> None:
-        nonlocal said
+        nonlocal last_report
         if line.on_terminal:
             line.update(text)
-        elif time.monotonic() - said >= SECONDS_BETWEEN_LINES:  # a log is not flooded
-            said = time.monotonic()
+        elif time.monotonic() - last_report >= SECONDS_BETWEEN_LINES:  # a log is not flooded
+            last_report = time.monotonic()
             line.keep(text)
 
     record = MEASUREMENTS[name].run(device, say)

@@ -76,8 +76,8 @@ def _list(name: str | None, as_json: bool) -> None:
             f"Known are: {', '.join(known)}."
         )
     if as_json:
-        shown: Any = known[name].as_json() if name else [page.as_json() for page in known.values()]
-        print(json.dumps(shown, indent=1, ensure_ascii=False))
+        content: Any = known[name].as_json() if name else [page.as_json() for page in known.values()]
+        print(json.dumps(content, indent=1, ensure_ascii=False))
     elif name:
         _one(known[name])
     else:

@@ -124,11 +124,11 @@ def simulate(
             steps=steps,
             parts=parts,
         )
-        given: dict[str, Any] = {"attack": attacks.build(attack), "server": servers.build(server)}
-        given["device"] = device
-        named = [replace(config, rule=name).resolve(data) for name in rule or ["mean", "randeigen"]]
-        rules = {one.rule: build_rule(one.rule, one.feared) for one in named}
-        if given["attack"] is not None and int(eps * clients + 1e-9) == 0:
+        objects: dict[str, Any] = {"attack": attacks.build(attack), "server": servers.build(server)}
+        objects["device"] = device
+        configs = [replace(config, rule=name).resolve(data) for name in rule or ["mean", "randeigen"]]
+        rules = {one.rule: build_rule(one.rule, one.feared) for one in configs}
+        if objects["attack"] is not None and int(eps * clients + 1e-9) == 0:
             note = f"{eps:g} of {clients} clients is less than one, so no client is Byzantine"
             print_error(f"Note: {note}; give more of either.")
         folder = RunFolder(Path(out), FederatedRecord, fresh)
@@ -140,7 +140,7 @@ def simulate(
             def begin(file: str, checkpoint: Path) -> FederatedRecord:
                 progress, look = _progress(resolved), _client_plot(folder.path, file, resolved)
                 return run(
-                    resolved, rule=rules[name], **given, checkpoint=checkpoint, progress=progress, look=look
+                    resolved, rule=rules[name], **objects, checkpoint=checkpoint, progress=progress, look=look
                 )
 
             label = without_digest(name)
@@ -148,7 +148,7 @@ def simulate(
 
         with resumable():
             runs = [run_rule(name) for name in rules]
-        page = _draw(folder.path, runs, given)
+        page = _draw(folder.path, runs, objects)
         records = [each.record for each in runs]
         if as_json:
             print_records(records)
@@ -162,7 +162,7 @@ def client_plot(config: FederatedConfig) -> str:
     return f"clients-{file_name(config, federation_words(config))}.png"
 
 
-def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], given: dict[str, Any]) -> Path:
+def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], objects: dict[str, Any]) -> Path:
     """All pictures of these runs, and the page that holds them."""
     from randeigen.lab.html_page import Part, summarise, write_page
     from randeigen.lab.plots import draw_runs
@@ -170,7 +170,7 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], given: dic
     records = [run.record for run in runs]
     config = records[0].spec
     pictures = draw_runs(folder, records)
-    pictures += _draw_trigger(folder / "trigger.png", records[0], given)
+    pictures += _draw_trigger(folder / "trigger.png", records[0], objects)
     plots = [folder / f"clients-{run.name}.png" for run in runs]
     pictures += [plot for plot in plots if plot.exists()]
     page = [Part("What happened", summarise(records), records, pictures)]
@@ -181,13 +181,13 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], given: dic
     return folder / "report.html"
 
 
-def _draw_trigger(path: Path, record: FederatedRecord, given: dict[str, Any]) -> list[Path]:
+def _draw_trigger(path: Path, record: FederatedRecord, objects: dict[str, Any]) -> list[Path]:
     """What the attack wants misread, if anything; the federation is set up once more for it."""
     if record.asr is not None:
         from randeigen.lab import Federation
         from randeigen.lab.attack_gallery import draw_trigger
 
-        if draw_trigger(path, Federation.of(replace(record.spec, rule="mean"), **given)):
+        if draw_trigger(path, Federation.of(replace(record.spec, rule="mean"), **objects)):
             return [path]
     path.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
     return []

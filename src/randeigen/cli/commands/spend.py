@@ -60,15 +60,15 @@ def spend(
             refuse_without_digests(judged)
             options_of(judged)
         with progress_bar(quiet) as progress:
-            spent = randeigen.spend(paths, judged, (i, k), out=out, force=force, progress=progress)
-        if spent.complete is not None and audit is not None:
-            write_audit(audit, paths, judged, spent.complete, out)
+            spending = randeigen.spend(paths, judged, (i, k), out=out, force=force, progress=progress)
+        if spending.complete is not None and audit is not None:
+            write_audit(audit, paths, judged, spending.complete, out)
     if quiet:
         return
-    columns = spent.columns.stop - spent.columns.start
+    columns = spending.columns.stop - spending.columns.start
     print_line(f"Part {i}/{k}: {columns:,} of {judged.inputs.d:,} columns.")
-    if spent.complete is not None:
-        bound = short(spent.complete.bias_bound)
+    if spending.complete is not None:
+        bound = short(spending.complete.bias_bound)
         print_line(
             f"That was the last: mean written to {out}"
             + (f", audit to {audit}" if audit else "")

@@ -150,7 +150,7 @@ def _time(seconds: float) -> str:
 
 def _show(runs: list[dict[str, Any]]) -> None:
     """Means over seeds on stdout."""
-    from randeigen.lab.sweep_page import shown
+    from randeigen.lab.sweep_page import interval_text
     from randeigen.lab.tidy import over_seeds
 
     by = ("task", "partition", "eps", "attack", "rule")
@@ -162,8 +162,8 @@ def _show(runs: list[dict[str, Any]]) -> None:
             str(key[3]),
             str(key[4]),
             f"{key[2]:g}",
-            shown(value),
-            shown(success[key]) if key in success else "--",
+            interval_text(value),
+            interval_text(success[key]) if key in success else "--",
         ]
         for key, value in accuracy.items()
     ]

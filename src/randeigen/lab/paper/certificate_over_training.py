@@ -40,22 +40,22 @@ def certificate_over_training(
             lines += [{"round": t, "accuracy": metrics.accuracy, **distances(one)} for one in snapshots]
             progress(f"{attack}, round {t} of {rounds}")
         panels.append({"attack": attack, "lines": lines})
-    made = {"command": "randeigen reproduce certificate", "commit": commit(), "seed": seed}
-    made["seconds"] = round(time.monotonic() - began, 2)
+    provenance = {"command": "randeigen reproduce certificate", "commit": commit(), "seed": seed}
+    provenance["seconds"] = round(time.monotonic() - began, 2)
     setting = {"task": "digits", "clients": CLIENTS, "eps": EPS}
-    return {**setting, "panels": panels, "versions": versions(device), "made": made}
+    return {**setting, "panels": panels, "versions": versions(device), "made": provenance}
 
 
 def distances(one: RoundSnapshot) -> dict[str, float]:
     """How far the Byzantine rows moved the answer at its weights, and how far it is from the honest mean."""
     rows = one.rows.double().cpu()
-    given = torch.from_numpy(np.asarray(one.result.weights, dtype=np.float64))
-    honest_weights = given[one.liars :] / given[one.liars :].sum()
-    honest, answer = rows[one.liars :], given @ rows
+    weights = torch.from_numpy(np.asarray(one.result.weights, dtype=np.float64))
+    honest_weights = weights[one.liars :] / weights[one.liars :].sum()
+    honest, answer = rows[one.liars :], weights @ rows
     return {
         "certificate": float(one.result.bias_bound),
         "moved": float((answer - honest_weights @ honest).norm()),
         "bias": float((answer - honest.mean(0)).norm()),
         "bias_of_mean": float((rows.mean(0) - honest.mean(0)).norm()),
-        "byzantine_weight": float(given[: one.liars].sum()),
+        "byzantine_weight": float(weights[: one.liars].sum()),
     }

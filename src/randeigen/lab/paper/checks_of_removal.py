@@ -62,14 +62,14 @@ def bias(quick: bool = False) -> list[Check]:
     worst = {eps: bias_of_algorithm_4(eps, clouds) for eps in FRACTIONS}
     beta = {eps: math.sqrt(20) * (2 / eps + 2) for eps in FRACTIONS}
     along = {eps: math.sqrt(20) * (2 / eps + 1) for eps in FRACTIONS}
-    shown = ", ".join(f"{worst[eps]:.2f} (eps {eps:.3g})" for eps in FRACTIONS)
+    text = ", ".join(f"{worst[eps]:.2f} (eps {eps:.3g})" for eps in FRACTIONS)
     note = (
         "In units of sqrt(‖Σ_S‖). The room is a factor of more than a hundred: the bound grows as 1/eps, "
         "the bias of any rule shrinks with eps."
     )
     return [
-        Check("bias", shown, _bounds(beta), all(worst[e] <= beta[e] for e in FRACTIONS), note),
-        Check("max-bias", shown, _bounds(along), all(worst[e] <= along[e] for e in FRACTIONS)),
+        Check("bias", text, _bounds(beta), all(worst[e] <= beta[e] for e in FRACTIONS), note),
+        Check("max-bias", text, _bounds(along), all(worst[e] <= along[e] for e in FRACTIONS)),
     ]
 
 
@@ -84,9 +84,9 @@ def stability(rng: Generator) -> Check:
     worst_mean = worst_square = 0.0
     for _ in range(COINS):
         kept = rng.permutation(60)[: math.ceil(60 * (1 - 5 / 12))]
-        left = points[kept]
-        worst_mean = max(worst_mean, abs(left.mean() - mean) / sigma)
-        worst_square = max(worst_square, abs(((left - mean) ** 2).mean() / sigma**2 - 1))
+        remaining = points[kept]
+        worst_mean = max(worst_mean, abs(remaining.mean() - mean) / sigma)
+        worst_square = max(worst_square, abs(((remaining - mean) ** 2).mean() / sigma**2 - 1))
     return Check(
         "stability",
         f"means move by {worst_mean:.2f}σ, mean squares by {worst_square:.2f}σ²",
@@ -132,11 +132,11 @@ def removal(rng: Generator) -> list[Check]:
     rows, m, honest_variance = in_the_regime(eps, rng)
     now = first_round(rows)
     expected_out, expected_in = now.probabilities[:m].sum(), now.probabilities[m:].sum()
-    gone = rng.random((COINS, ROWS)) < now.probabilities
-    left = ~gone
-    share = left[:, :m].sum(1) / np.maximum(left.sum(1), 1)
-    difference = gone[:, m:].sum(1) - gone[:, :m].sum(1)
-    after = [first_round(rows[one]).variance for one in left[:50] if one.sum() > 2]
+    removed = rng.random((COINS, ROWS)) < now.probabilities
+    remaining = ~removed
+    share = remaining[:, :m].sum(1) / np.maximum(remaining.sum(1), 1)
+    difference = removed[:, m:].sum(1) - removed[:, :m].sum(1)
+    after = [first_round(rows[one]).variance for one in remaining[:50] if one.sum() > 2]
     squares = now.projections**2
     helper = float((squares * now.probabilities).sum() / (now.variance * now.probabilities.sum()))
     w, top = (ROWS - m) / m, now.projections

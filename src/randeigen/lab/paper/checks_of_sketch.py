@@ -38,26 +38,26 @@ def top_direction(rows: Array) -> Array:
 
 def projections(rng: Generator, d: int = COLUMNS) -> list[Check]:
     """The theorems on what the sketch keeps."""
-    k, ratios, inner, removal_found, removal_expected = width(d), {}, [], {}, {}
+    k, ratios, inner, removal, expected_removal = width(d), {}, [], {}, {}
     for name, rows in clouds(rng, d).items():
-        found, expected, scale = [], [], []
+        differences, expected, scale = [], [], []
         centred, u, exact = rows - rows.mean(axis=0), top_direction(rows), first_round(rows)
         for _ in range(TRIALS):
             sketch = rng.standard_normal((d, k), dtype=np.float32) / math.sqrt(k)
             points, image = centred @ sketch, u @ sketch
             scale.append(first_round(points).variance / exact.variance)
-            found.append(abs(first_round(points).probabilities - exact.probabilities))
+            differences.append(abs(first_round(points).probabilities - exact.probabilities))
             along = abs(points @ image)
             expected.append(abs(along / along.max() - exact.probabilities))
             units = centred / np.linalg.norm(centred, axis=1)[:, None]
             inner.append(abs(units @ u - (units @ sketch) @ image / np.linalg.norm(u)))
         ratios[name] = float(np.mean(scale))
-        removal_found[name], removal_expected[name] = (
-            float((np.concatenate(each) >= EPS_JL / (1 - EPS_JL)).mean()) for each in (found, expected)
+        removal[name], expected_removal[name] = (
+            float((np.concatenate(each) >= EPS_JL / (1 - EPS_JL)).mean()) for each in (differences, expected)
         )
     share, bound = float((np.concatenate(inner) >= EPS_JL).mean()), 4 / d**0.225
     same = f"share of rows beyond {EPS_JL / (1 - EPS_JL):.2f}"
-    worst = max(removal_expected.values())
+    worst = max(expected_removal.values())
     return [
         Check(
             "jl-eigen",
@@ -81,7 +81,7 @@ def projections(rng: Generator, d: int = COLUMNS) -> list[Check]:
         ),
         Check(
             "jl-removal",
-            f"{same}: {_each(removal_expected)} along f(u), {_each(removal_found)} along the direction found",
+            f"{same}: {_each(expected_removal)} along f(u), {_each(removal)} along the direction found",
             f"{2 * bound:.2f} at d = {d:,}" + (" (vacuous)" if 2 * bound >= 1 else ""),
             worst <= 2 * bound,
             "The corollary speaks of the expected direction f(u), which nobody has; Algorithm 3 uses the "

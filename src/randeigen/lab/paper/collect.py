@@ -52,19 +52,19 @@ class Records:
     def runs(self, cell: Cell) -> tuple[Run, ...]:
         """The longest record of each seed, from wherever it is."""
         words = described([cell.dataset, cell.attack, cell.rule, f"eps{cell.eps}"])
-        found: dict[int, Run] = {}
+        by_seed: dict[int, Run] = {}
         pattern = re.compile(rf"{re.escape(words)}-(?:rounds\d+|trained)-seed(\d+)\.json")
         folder = self.paper / cell.experiment.replace(":", "-")
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
             if match := pattern.fullmatch(path.name):
                 run = _read(path, int(match[1]))
-                if run and (run.seed not in found or run.rounds > found[run.seed].rounds):
-                    found[run.seed] = run
+                if run and (run.seed not in by_seed or run.rounds > by_seed[run.seed].rounds):
+                    by_seed[run.seed] = run
         if cell.experiment in ("table:images", "table:dfba", "table:sst2", "figure:4"):
             for run in self._other.get(_key(cell), ()):
-                if run.seed not in found or run.rounds > found[run.seed].rounds:
-                    found[run.seed] = run
-        return tuple(found[seed] for seed in sorted(found))
+                if run.seed not in by_seed or run.rounds > by_seed[run.seed].rounds:
+                    by_seed[run.seed] = run
+        return tuple(by_seed[seed] for seed in sorted(by_seed))
 
     def measured(self, cell: Cell) -> Measured | None:
         """The cell's numbers; None where it was not run."""

@@ -69,7 +69,7 @@ def figure_2(records: Records) -> list[str]:
 
 def figure_3(records: Records, name: str = "figure:3") -> list[str]:
     """Accuracy over the rounds under RandEigen, a panel for each data set and attack, a line for each eps."""
-    drawn, cells = [], EXPERIMENTS[name].cells
+    figures, cells = [], EXPERIMENTS[name].cells
     rounds = 20 if name == "figure:3-small" else 100
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         for attack in PANELS_3:
@@ -84,19 +84,19 @@ def figure_3(records: Records, name: str = "figure:3") -> list[str]:
                 Axis("round", low=0.0, high=float(rounds)),
                 Axis("accuracy", low=0.0, high=1.0, percent=True),
             )
-            drawn.append(chart(f"{dataset}, {attack}", series, *axes))
-    return drawn
+            figures.append(chart(f"{dataset}, {attack}", series, *axes))
+    return figures
 
 
 def figure_4(records: Records) -> list[str]:
     """Accuracy over the rounds on SST-2, a line for each eps."""
-    drawn = []
+    figures = []
     for attack in ("ep", "hidra"):
         cells = [cell for cell in EXPERIMENTS["figure:4"].cells if cell.attack == attack]
         series = [line(f"eps {cell.eps}", runs) for cell in cells if (runs := records.runs(cell))]
         axes = Axis("round", low=0.0, high=20.0), Axis("accuracy", low=0.0, high=1.0, percent=True)
-        drawn.append(chart(f"sst2, {attack}", series, *axes))
-    return drawn
+        figures.append(chart(f"sst2, {attack}", series, *axes))
+    return figures
 
 
 def line(name: str, runs: Sequence[Run]) -> Series:
@@ -115,21 +115,21 @@ def line(name: str, runs: Sequence[Run]) -> Series:
 def figure_5(records: Records) -> list[str]:
     """Distributions of clean and poisoned gradients on PC 1: two attacks on data, and DFBA's updates."""
     record = records.record(Measurement.path("figure:5", records.paper))
-    drawn = []
+    figures = []
     for name in ("gradient-matching", "subpopulation"):
         panel, title = _panel(record, name), f"{name}, first step"
         groups = {}
         if panel:
             m, values = panel["poison"], panel["projections"]
             groups = {"clean": values[m:], "poisoned": values[:m]}
-        drawn.append(histogram(title, groups, Axis("projection on PC 1")))
+        figures.append(histogram(title, groups, Axis("projection on PC 1")))
     panel = _panel(records.record(Measurement.path("figure:1", records.paper)), "dfba")
     groups = {}
     if panel:
         along, m = [point[0] for point in panel["projections"]], panel["byzantine"]
         groups = {"clean": along[m:], "poisoned": along[:m]}
-    drawn.append(histogram("dfba, one round", groups, Axis("projection on PC 1")))
-    return drawn
+    figures.append(histogram("dfba, one round", groups, Axis("projection on PC 1")))
+    return figures
 
 
 def certificate(records: Records) -> list[str]:
@@ -141,7 +141,7 @@ def certificate(records: Records) -> list[str]:
         "moved": "moved by Byzantine rows",
         "bias_of_mean": "plain mean, off",
     }
-    drawn = []
+    figures = []
     for panel in record["panels"] if record else ():
         lines = panel["lines"]
         series = [
@@ -149,5 +149,5 @@ def certificate(records: Records) -> list[str]:
             for key, name in names.items()
             if any(line[key] > 0 for line in lines)
         ]
-        drawn.append(chart(panel["attack"], series, Axis("round"), Axis("distance", "log")))
-    return drawn
+        figures.append(chart(panel["attack"], series, Axis("round"), Axis("distance", "log")))
+    return figures

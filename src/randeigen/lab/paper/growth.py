@@ -151,6 +151,6 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _record(name: str, lines: list[dict[str, Any]], began: float) -> dict[str, Any]:
-    made = {"command": f"randeigen reproduce {name}", "commit": commit(), "seed": 0}
-    made["seconds"] = round(time.monotonic() - began, 2)
-    return {"lines": lines, "versions": versions() | machine(), "made": made}
+    provenance = {"command": f"randeigen reproduce {name}", "commit": commit(), "seed": 0}
+    provenance["seconds"] = round(time.monotonic() - began, 2)
+    return {"lines": lines, "versions": versions() | machine(), "made": provenance}

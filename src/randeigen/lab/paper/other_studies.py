@@ -37,12 +37,12 @@ class Run:
 
 def other_runs(folder: Path) -> dict[Key, tuple[Run, ...]]:
     """The cells of the paper in the studies of this folder."""
-    found: dict[Key, list[Run]] = defaultdict(list)
-    for read, path in ((_images, folder / IMAGES), (_language, folder / LANGUAGE)):
+    runs_by_key: dict[Key, list[Run]] = defaultdict(list)
+    for parse, path in ((_images, folder / IMAGES), (_language, folder / LANGUAGE)):
         if path.is_file():
-            for key, run in read(path):
-                found[key].append(run)
-    return {key: tuple(runs) for key, runs in found.items()}
+            for key, run in parse(path):
+                runs_by_key[key].append(run)
+    return {key: tuple(runs) for key, runs in runs_by_key.items()}
 
 
 def _images(path: Path) -> Iterator[tuple[Key, Run]]:
@@ -52,7 +52,7 @@ def _images(path: Path) -> Iterator[tuple[Key, Run]]:
         if cell["partition"] == "iid" and attack in IMAGE_ATTACKS and rule:
             eps = "0.20" if attack == "dfba" else "0" if attack.startswith("none") else "0.2"
             history = [_with_rates(metrics, metrics.get("own", {})) for metrics in one["history"]]
-            yield (cell["data"], attack, eps, rule), Run(cell["seed"], history, _made(one), path)
+            yield (cell["data"], attack, eps, rule), Run(cell["seed"], history, _provenance(one), path)
 
 
 def _language(path: Path) -> Iterator[tuple[Key, Run]]:
@@ -68,10 +68,10 @@ def _language(path: Path) -> Iterator[tuple[Key, Run]]:
                 _with_rates(metrics, {"ep": metrics["own"]} if metrics.get("own") is not None else {})
                 for metrics in one["history"]
             ]
-            yield ("sst2", attack, eps, rule), Run(cell["seed"], history, _made(one), path)
+            yield ("sst2", attack, eps, rule), Run(cell["seed"], history, _provenance(one), path)
 
 
-def _made(one: Mapping[str, Any]) -> dict[str, Any]:
+def _provenance(one: Mapping[str, Any]) -> dict[str, Any]:
     return {"commit": one["versions"]["commit"], "seconds": one["seconds"], "command": "a study of its own"}
 
 

@@ -52,9 +52,9 @@ def planes(
                     "variance_shares": np.round(shares, 4).tolist(),
                 }
             )
-    made = {"command": "randeigen reproduce figure:1", "commit": commit(), "seed": seed}
-    made["seconds"] = round(time.monotonic() - began, 2)
-    return {"panels": panels, "versions": versions(device), "made": made}
+    provenance = {"command": "randeigen reproduce figure:1", "commit": commit(), "seed": seed}
+    provenance["seconds"] = round(time.monotonic() - began, 2)
+    return {"panels": panels, "versions": versions(device), "made": provenance}
 
 
 def principal_projections(rows: Tensor, count: int = 2) -> tuple[Array, Array]:

@@ -17,9 +17,9 @@ from randeigen.lab.results import versions
 from randeigen.provenance import commit
 from randeigen.torch import gram
 
-SHOWN = 600  # gradients of either kind at most
+MAX_GRADIENTS = 600  # gradients of either kind at most
 # One restart in place of the printed eight, which cost eight times as long.
-SHOWN_POISONS = {**POISONS, "gradient-matching": "matching:ball=16,share=0.01"}
+POISONS_OF_FIGURE = {**POISONS, "gradient-matching": "matching:ball=16,share=0.01"}
 
 
 def poison_projections(
@@ -27,17 +27,17 @@ def poison_projections(
     seed: int = 0,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda stage: None,
-    poisons: dict[str, str] = SHOWN_POISONS,
+    poisons: dict[str, str] = POISONS_OF_FIGURE,
 ) -> dict[str, Any]:
     """The record: for each attack raw gradients of an untrained model, projected, and which are poison."""
     began, panels = time.monotonic(), []
     for name, attack in poisons.items():
         config = CentralizedConfig(task, attack, "none", 0.05, seed=seed)
-        setup = prepare(config, device=device, progress=partial(_told, progress, name))
+        setup = prepare(config, device=device, progress=partial(_report, progress, name))
         train, model = setup.train, setup.model()
         rng = np.random.default_rng(seed)
-        poison = np.flatnonzero(train.poison.cpu().numpy())[:SHOWN]
-        clean = rng.permutation(np.flatnonzero(~train.poison.cpu().numpy()))[:SHOWN]
+        poison = np.flatnonzero(train.poison.cpu().numpy())[:MAX_GRADIENTS]
+        clean = rng.permutation(np.flatnonzero(~train.poison.cpu().numpy()))[:MAX_GRADIENTS]
         indices = torch.from_numpy(np.r_[poison, clean]).to(train.labels.device)
         losses = setup.task.loss(model(train.images[indices]), train.labels[indices])
         panels.append(
@@ -49,12 +49,12 @@ def poison_projections(
                 ).tolist(),
             }
         )
-    made = {"command": "randeigen reproduce figure:5", "commit": commit(), "seed": seed}
-    made["seconds"] = round(time.monotonic() - began, 2)
-    return {"task": task, "panels": panels, "versions": versions(device), "made": made}
+    provenance = {"command": "randeigen reproduce figure:5", "commit": commit(), "seed": seed}
+    provenance["seconds"] = round(time.monotonic() - began, 2)
+    return {"task": task, "panels": panels, "versions": versions(device), "made": provenance}
 
 
-def _told(progress: Callable[[str], None], name: str, stage: str, done: int, total: int) -> None:
+def _report(progress: Callable[[str], None], name: str, stage: str, done: int, total: int) -> None:
     progress(f"{name}: {stage} {done / total:.0%}")
 
 

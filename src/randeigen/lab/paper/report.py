@@ -67,22 +67,22 @@ def sentences(records: Records) -> list[str]:
 
 def summary(records: Records) -> str:
     """How many claims on the default hold."""
-    found = tables.claims(records)
-    kept = sum(bool(one.claim) for one in found)
-    lengths = sum(one.measured.rounds >= 100 for one in found)
+    claims = tables.claims(records)
+    confirmed = sum(bool(one.claim) for one in claims)
+    full_length = sum(one.measured.rounds >= 100 for one in claims)
     return (
-        f"The default keeps what the paper reports for RandEigen in {kept} of the {len(found)} attacked and "
-        f"unattacked lines that were run; {lengths} of them at the paper's 100 rounds."
+        f"The default keeps what the paper reports for RandEigen in {confirmed} of the {len(claims)} "
+        f"attacked and unattacked lines that were run; {full_length} of them at the paper's 100 rounds."
     )
 
 
 def miss(one: tables.Beside) -> str:
     """A claim that does not hold, in words."""
-    cell, found = one.measured.cell, one.measured
-    text = f"Not kept: {cell.name} after {found.rounds} rounds: accuracy {found.accuracy.mean:.1f}"
+    cell, measured = one.measured.cell, one.measured
+    text = f"Not kept: {cell.name} after {measured.rounds} rounds: accuracy {measured.accuracy.mean:.1f}"
     text += f", {one.difference:+.1f} points against the paper" if one.difference is not None else ""
-    if one.succeeds and found.asr:
-        text += f"; success {found.asr.mean:.1f}%"
+    if one.succeeds and measured.asr:
+        text += f"; success {measured.asr.mean:.1f}%"
     return text + "."
 
 
@@ -132,7 +132,7 @@ def _figures(records: Records) -> str:
         ("Figure 5: projections on PC 1", figures.figure_5(records)),
         ("The certificate over training, digits", figures.certificate(records)),
     ]
-    return "\n".join(f"<h3>{title}</h3>\n{gallery(drawn)}" for title, drawn in parts)
+    return "\n".join(f"<h3>{title}</h3>\n{gallery(figures)}" for title, figures in parts)
 
 
 def markdown_parts(folder: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import IMAGES
 from randeigen.lab.paper.reported_numbers import Reported, rows, table
 from randeigen.lab.report_html import TableCell
-from randeigen.lab.sweep_page import comparison_cells, grouped, shown
+from randeigen.lab.sweep_page import comparison_cells, grouped, interval_text
 
 TOLERANCE = 1.0  # points by which the default may fall short of what the paper reports, against unattacked
 ASR_TOLERANCE = 3.0  # points above the success on an unattacked model
@@ -77,10 +77,10 @@ class Beside:
 
 def beside(records: Records, cell: Cell) -> Beside | None:
     """The cell beside the paper; Algorithm 3 as printed is held against what the paper reports for it."""
-    found = records.measured(cell)
-    if found is None:
+    measured = records.measured(cell)
+    if measured is None:
         return None
-    return Beside(found, *_reported(cell))
+    return Beside(measured, *_reported(cell))
 
 
 def _reported(cell: Cell) -> tuple[Reported | None, Reported | None, Reported | None]:
@@ -103,22 +103,22 @@ def cell_text(one: Beside | None, rounds: int, here: Path) -> TableCell:
     """A cell as tables show it; it links to its record as seen from the folder `here`."""
     if one is None:
         return NOT_RUN
-    found = one.measured
-    text = shown(found.accuracy) + (f" / {shown(found.asr)}" if found.asr else "")
+    measured = one.measured
+    text = interval_text(measured.accuracy) + (f" / {interval_text(measured.asr)}" if measured.asr else "")
     below = []
     if one.reported is not None:
         below.append(
             f"paper {one.reported.text}" + (f" / {one.reported_asr.text}" if one.reported_asr else "")
         )
-    if found.clean is not None and found.cell.attack != "none":
-        rate = "" if found.clean_asr is None or found.asr is None else f" / {found.clean_asr:.1f}"
-        below.append(f"unattacked {found.clean:.1f}{rate}")
-    if found.rounds < rounds:
-        below.append(f"{found.rounds} rounds")
-    run = found.runs[0]
+    if measured.clean is not None and measured.cell.attack != "none":
+        rate = "" if measured.clean_asr is None or measured.asr is None else f" / {measured.clean_asr:.1f}"
+        below.append(f"unattacked {measured.clean:.1f}{rate}")
+    if measured.rounds < rounds:
+        below.append(f"{measured.rounds} rounds")
+    run = measured.runs[0]
     if run.path.name == IMAGES:
         below.append("earlier study")
-    seeds = ", ".join(str(each.seed) for each in found.runs)
+    seeds = ", ".join(str(each.seed) for each in measured.runs)
     hint = f"{run.made.get('command', '')}; commit {run.made.get('commit', 'unknown')}; seeds {seeds}"
     link = os.path.relpath(run.path, here)
     return TableCell(text, "; ".join(below), _mood(one), link, hint)
@@ -165,10 +165,10 @@ def seconds_table(records: Records, here: Path) -> Grid:
     """Seconds of one aggregation: the paper's on a V100, ours on whatever the record says."""
     numbers, lines = table("images"), []
     for rule in RULES:
-        found = [
+        measured = [
             records.measured(cell) for cell in chosen("table:images", [f"*/*/{rule}"]) if cell.attack != "dba"
         ]
-        seconds = sorted(one.seconds for one in found if one)
+        seconds = sorted(one.seconds for one in measured if one)
         printed = [value.value for key, value in numbers.items() if key[3] == rule and key[4] == "time"]
         paper = f"{min(printed):g} to {max(printed):g}" if printed else ""
         paper = "below 0.01" if rule == "none" else paper
@@ -226,7 +226,7 @@ def theorem_table(records: Records) -> Grid | None:
     record = records.record(Measurement.path("theorems", records.paper))
     if record is None:
         return None
-    places = {row["id"]: row["paper_location"] for row in rows("theorems")}
+    locations = {row["id"]: row["paper_location"] for row in rows("theorems")}
     moods = {True: ("holds", "good"), False: ("wrong as printed", "bad"), None: ("see the note", "")}
     lines: list[list[TableCell | str]] = [
         [
@@ -235,7 +235,7 @@ def theorem_table(records: Records) -> Grid | None:
             one["measured"],
             one["bound"],
             one.get("note", ""),
-            places.get(one["id"], ""),
+            locations.get(one["id"], ""),
         ]
         for one in record["checks"]
     ]
@@ -269,8 +269,8 @@ def claims(records: Records) -> list[Beside]:
         for cell in EXPERIMENTS[name].cells
         if cell.rule == "randeigen"
     ]
-    found = [beside(records, cell) for cell in cells]
-    return [one for one in found if one and one.claim is not None]
+    measured = [beside(records, cell) for cell in cells]
+    return [one for one in measured if one and one.claim is not None]
 
 
 def markdown(grid: Grid) -> str:

@@ -29,7 +29,7 @@ def checks(quick: bool = False, seed: int = 0) -> list[Check]:
 def theorems(seed: int = 0) -> dict[str, Any]:
     """The record of all checks."""
     began = time.monotonic()
-    done = [one._asdict() for one in checks(seed=seed)]
-    made = {"command": "randeigen reproduce theorems", "commit": commit(), "seed": seed}
-    made["seconds"] = round(time.monotonic() - began, 2)
-    return {"checks": done, "versions": versions(), "made": made}
+    results = [one._asdict() for one in checks(seed=seed)]
+    provenance = {"command": "randeigen reproduce theorems", "commit": commit(), "seed": seed}
+    provenance["seconds"] = round(time.monotonic() - began, 2)
+    return {"checks": results, "versions": versions(), "made": provenance}

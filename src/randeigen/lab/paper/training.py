@@ -89,13 +89,13 @@ def run_job(
         record = _federation(job, config, device, checkpoint, until, progress)
     else:
 
-        def told(metrics: EpochMetrics) -> None:
+        def report(metrics: EpochMetrics) -> None:
             if progress:
                 progress(f"epoch {metrics.epoch}: accuracy {metrics.accuracy:.3f}")
 
-        record = train(config, device=device, checkpoint=checkpoint, progress=told)
-    made = {"command": job.command, "commit": commit(), "seconds": round(time.monotonic() - began, 2)}
-    return record and replace(record, made=made)
+        record = train(config, device=device, checkpoint=checkpoint, progress=report)
+    provenance = {"command": job.command, "commit": commit(), "seconds": round(time.monotonic() - began, 2)}
+    return record and replace(record, made=provenance)
 
 
 def _federation(
