@@ -141,6 +141,19 @@ def test_a_strategy_of_ones_own_keeps_its_overrides():
     assert result.arrays["steps"].numpy() == 2
 
 
+@pytest.mark.parametrize("name", ["_step", "_read", "_metrics", "_heard", "_sorted", "_phase"])
+def test_helpers_of_ones_own_are_not_shadowed(name):
+    class Own(FedAvg):
+        def configure_train(self, *args, **more):
+            assert getattr(self, name)() == "mine"
+            return super().configure_train(*args, **more)
+
+    setattr(Own, name, lambda self: "mine")
+    strategy = robust(Own(**NODES), eps=0.2)
+    strategy.start(LocalGrid("nan"), model(), 1, 5.0)
+    assert len(strategy.verdicts) == 1
+
+
 def test_a_function_of_ones_own_sees_only_metrics_of_the_common_form():
     seen = []
 
@@ -363,4 +376,4 @@ def test_no_training_is_no_round():
 
 def test_every_strategy_named_in_refusals_exists():
     for name in (*wrapping.OWN_RULES, *wrapping.NOT_A_MEAN):
-        assert wrapping._known(name)
+        assert wrapping._classes_named(name)

@@ -83,7 +83,7 @@ def test_more_than_f_decline_and_the_model_stays():
 
 def test_clients_that_were_asked_and_said_nothing_are_counted():
     aggregator = RobustAggregator(eps=0.2)
-    aggregator.asked = [f"site-{at}" for at in range(5)]
+    aggregator.recipients = [f"site-{at}" for at in range(5)]
     for at in range(4):
         aggregator.accept_model(result(at))
     aggregator.aggregate_model()

@@ -141,3 +141,19 @@ class Session:
             for verdict in self.verdicts[self._written :]:
                 self.record.append(verdict)
         self._written = len(self.verdicts)
+
+
+class RoundsSoFar:
+    """What strategies and aggregators show of their session."""
+
+    _session: Session
+
+    @property
+    def verdicts(self) -> list[RoundVerdict]:
+        """What became of every round so far."""
+        return self._session.verdicts
+
+    @property
+    def history(self) -> dict[Node, NodeHistory]:
+        """Every node over the rounds so far, those excluded most first."""
+        return self._session.history

@@ -54,11 +54,11 @@ class GuardedGrid:
         for message in messages:
             if timeout is not None:
                 message.metadata.ttl = timeout  # else late replies stay in the SuperLink for twelve hours
-        sent = set(self._grid.push_messages(messages)) if messages else set()
+        message_ids = set(self._grid.push_messages(messages)) if messages else set()
         waiting = {}
         for message in messages:
             node = message.metadata.dst_node_id
-            if message.metadata.message_id in sent:
+            if message.metadata.message_id in message_ids:
                 waiting[message.metadata.message_id] = node
             else:
                 self.others[node] = NodeVerdict(SILENT, reason="the message could not be sent to it")
@@ -72,8 +72,8 @@ class GuardedGrid:
         return list(self.received.values())
 
     def _pull_one(self, message_id: str) -> Message | None:
-        found = list(self._grid.pull_messages([message_id]))
-        return found[0] if found else None
+        replies = list(self._grid.pull_messages([message_id]))
+        return replies[0] if replies else None
 
     def _is_up(self) -> bool:
         """Whether the SuperLink answers: if it does not, no node is to blame."""

@@ -13,18 +13,13 @@ from flwr.server.strategy import FedAvg
 from randeigen.bridges.form import Leaf, Refused, is_averaged, npy_view
 from randeigen.bridges.judge import Arrays
 from randeigen.bridges.metrics import capped
+from randeigen.bridges.numbers import claim_of, numbers_in
 from randeigen.bridges.quoting import quoted
-from randeigen.bridges.session import Session
-from randeigen.bridges.verdicts import FAILED, FAULTY, Node, NodeHistory, NodeVerdict, RoundVerdict
+from randeigen.bridges.session import RoundsSoFar, Session
+from randeigen.bridges.verdicts import FAILED, FAULTY, Node, NodeVerdict, RoundVerdict
 from randeigen.errors import BadParameter
-from randeigen.flower.parameters import (
-    arrays_of_parameters,
-    as_parameters,
-    claimed,
-    form_of_parameters,
-    numbers_in,
-)
-from randeigen.flower.progress import LOG, tell_round
+from randeigen.flower.parameters import arrays_of_parameters, as_parameters, form_of_parameters
+from randeigen.flower.progress import LOG, log_round
 
 POLL = 0.5  # seconds between two looks at who is online
 NO_PARAMETERS = (
@@ -40,11 +35,11 @@ class OlderRun:
         self.session, self.patience = session, patience
         self.model: Parameters | None = None
         self.form: dict[str, Leaf] = {}
-        self.asked: list[str] = []
+        self.recipients: list[str] = []
         self.shortage = ""
 
 
-class Managed:
+class AllowedClients:
     """A ClientManager without the clients that are barred."""
 
     def __init__(self, manager: Any, session: Session) -> None:
@@ -73,28 +68,18 @@ class NotBarred:
         return client.cid not in self._barred and (self._inner is None or bool(self._inner.select(client)))
 
 
-class Results(NamedTuple):
+class Phase(NamedTuple):
     """The results of one phase by client: those that can be used, and what became of the others."""
 
     results: dict[Node, Any]
     others: dict[Node, NodeVerdict]
 
 
-class RobustFit(FedAvg):  # type: ignore[misc]  # Any where Flower is not installed
+class RobustFit(RoundsSoFar, FedAvg):  # type: ignore[misc]  # Any where Flower is not installed
     """Goes before a strategy in a class made by `robust`; all of its state is in `_robust`."""
 
     _robust: OlderRun
     fit_metrics_aggregation_fn: Any
-
-    @property
-    def verdicts(self) -> list[RoundVerdict]:
-        """What became of every round so far."""
-        return self._robust.session.verdicts
-
-    @property
-    def history(self) -> dict[Node, NodeHistory]:
-        """Every client over the rounds so far, those excluded most first."""
-        return self._robust.session.history
 
     def initialize_parameters(self, client_manager: Any) -> Parameters:
         """The strategy's own parameters: if it has none, Flower lets one random client choose the model."""
@@ -105,12 +90,12 @@ class RobustFit(FedAvg):  # type: ignore[misc]  # Any where Flower is not instal
         return parameters
 
     @contextmanager
-    def _enough_clients(self, manager: Any, least: str) -> Iterator[Managed | None]:
+    def _robust_clients(self, manager: Any, least: str) -> Iterator[AllowedClients | None]:
         """A manager that does not wait; None if so few clients are online that nobody is asked."""
-        run, managed = self._robust, Managed(manager, self._robust.session)
+        run, clients = self._robust, AllowedClients(manager, self._robust.session)
         before = {name: getattr(self, name) for name in ("min_available_clients", least)}
         needed, began = max(before.values()), time.monotonic()
-        while (online := managed.num_available()) < needed and time.monotonic() - began < run.patience:
+        while (online := clients.num_available()) < needed and time.monotonic() - began < run.patience:
             time.sleep(min(POLL, run.patience))
         f = run.session.corrupt_in(online)
         run.shortage = ""
@@ -121,7 +106,7 @@ class RobustFit(FedAvg):  # type: ignore[misc]  # Any where Flower is not instal
         for name, value in before.items():
             setattr(self, name, min(value, online))
         try:
-            yield managed
+            yield clients
         finally:
             for name, value in before.items():
                 setattr(self, name, value)
@@ -130,26 +115,26 @@ class RobustFit(FedAvg):  # type: ignore[misc]  # Any where Flower is not instal
         """The strategy's own instructions, to clients that are not barred."""
         run = self._robust
         run.model, run.form = parameters, form_of_parameters(parameters)
-        with self._enough_clients(client_manager, "min_fit_clients") as managed:
-            if managed is None:
+        with self._robust_clients(client_manager, "min_fit_clients") as clients:
+            if clients is None:
                 run.session.decline(server_round, run.shortage)
-                tell_round(self.verdicts[-1])
+                log_round(self.verdicts[-1])
                 return []
-            return self._remember(super().configure_fit(server_round, parameters, managed))
+            return self._robust_remember(super().configure_fit(server_round, parameters, clients))
 
     def configure_evaluate(self, server_round: int, parameters: Parameters, client_manager: Any) -> Any:
         """The strategy's own instructions, to clients that are not barred."""
         instructions: Any = []
         if self.fraction_evaluate:
-            with self._enough_clients(client_manager, "min_evaluate_clients") as managed:
-                if managed is not None:
-                    instructions = super().configure_evaluate(server_round, parameters, managed)
+            with self._robust_clients(client_manager, "min_evaluate_clients") as clients:
+                if clients is not None:
+                    instructions = super().configure_evaluate(server_round, parameters, clients)
         if not instructions:
             self._robust.session.close()  # the round ends here
-        return self._remember(instructions)
+        return self._robust_remember(instructions)
 
-    def _remember(self, instructions: Any) -> Any:
-        self._robust.asked = [str(client.cid) for client, _ in instructions]
+    def _robust_remember(self, instructions: Any) -> Any:
+        self._robust.recipients = [str(client.cid) for client, _ in instructions]
         return instructions
 
     def aggregate_fit(
@@ -157,23 +142,23 @@ class RobustFit(FedAvg):  # type: ignore[misc]  # Any where Flower is not instal
     ) -> tuple[Parameters | None, dict[str, Any]]:
         """The strategy's own step from the robust mean of the results; the model itself if declined."""
         run = self._robust
-        found = self._sorted(results, failures)
+        phase = self._robust_phase(results, failures)
         rows: dict[Node, Arrays] = {}
-        for node, result in found.results.items():
+        for node, result in phase.results.items():
             try:
                 rows[node] = arrays_of_parameters(result.parameters, run.form)
             except Refused as why:
-                found.others[node] = NodeVerdict(FAULTY, reason=str(why))
+                phase.others[node] = NodeVerdict(FAULTY, reason=str(why))
             except Exception as error:  # whatever a sender's bytes do to their reader
                 reason = f"reading it raised {type(error).__name__}: {quoted(error)}"
-                found.others[node] = NodeVerdict(FAULTY, reason=reason)
-        claims = {node: claimed(found.results[node].num_examples) for node in rows}
-        mean = run.session.train(server_round, rows, claims, found.others)
+                phase.others[node] = NodeVerdict(FAULTY, reason=reason)
+        claims = {node: claim_of(phase.results[node].num_examples) for node in rows}
+        mean = run.session.train(server_round, rows, claims, phase.others)
         verdict = self.verdicts[-1]
-        tell_round(verdict)
+        log_round(verdict)
         if mean is None:
             return run.model, {}
-        metrics = self._fit_metrics(found, claims, verdict)
+        metrics = self._robust_fit_metrics(phase, claims, verdict)
         average = as_parameters(mean, run.form)
         inner = super().aggregate_fit
         if inner.__func__ is FedAvg.aggregate_fit:
@@ -181,79 +166,78 @@ class RobustFit(FedAvg):  # type: ignore[misc]  # Any where Flower is not instal
         reply = FitRes(Status(Code.OK, ""), average, 1, {})
         ours, self.fit_metrics_aggregation_fn = self.fit_metrics_aggregation_fn, lambda _: metrics
         try:
-            stepped, metrics = inner(server_round, [(results[0][0], reply)], [])
+            after_step, metrics = inner(server_round, [(results[0][0], reply)], [])
         finally:
             self.fit_metrics_aggregation_fn = ours
-        return (None if stepped is None else self._carried(stepped, mean)), metrics
+        return (None if after_step is None else self._robust_with_votes(after_step, mean)), metrics
 
-    def _carried(self, stepped: Parameters, mean: Arrays) -> Parameters:
+    def _robust_with_votes(self, after_step: Parameters, mean: Arrays) -> Parameters:
         """What a server optimiser made, in the model's dtypes; integers as the clients agreed on them."""
         form = self._robust.form
-        if len(stepped.tensors) != len(form):
-            return stepped
-        views = {name: npy_view(data) for name, data in zip(form, stepped.tensors, strict=True)}
+        if len(after_step.tensors) != len(form):
+            return after_step
+        views = {name: npy_view(data) for name, data in zip(form, after_step.tensors, strict=True)}
         chosen = {name: views[name] if is_averaged(leaf) else mean[name] for name, leaf in form.items()}
         return as_parameters(chosen, form)
 
-    def _fit_metrics(
-        self, found: Results, claims: Mapping[Node, float | None], verdict: RoundVerdict
+    def _robust_fit_metrics(
+        self, phase: Phase, claims: Mapping[Node, float | None], verdict: RoundVerdict
     ) -> dict[str, Any]:
         kept = set(verdict.kept)
         rest = {node: each for node, each in verdict.nodes.items() if node not in kept}
-        reports = {node: dict(found.results[node].metrics) for node in kept}
-        averages, alike = self._robust.session.reports(numbers_in(reports), claims, rest, "")
+        reports = {node: numbers_in(phase.results[node].metrics) for node in kept}
+        averages, alike = self._robust.session.reports(reports, claims, rest, "")
         verdict.metrics["train"] = averages
-        return self._own(self.fit_metrics_aggregation_fn, found, claims, alike)
+        return self._robust_own(self.fit_metrics_aggregation_fn, phase, claims, alike)
 
     def aggregate_evaluate(
         self, server_round: int, results: list[Any], failures: list[Any]
     ) -> tuple[float | None, dict[str, Any]]:
         """The robust average of the losses, and what a function of the user's own makes of common metrics."""
         run = self._robust
-        found = self._sorted(results, failures)
-        claims = {node: claimed(result.num_examples) for node, result in found.results.items()}
-        reports = {node: {"loss": r.loss, **dict(r.metrics)} for node, r in found.results.items()}
-        averages, alike = run.session.evaluate(numbers_in(reports), claims, found.others, "")
+        phase = self._robust_phase(results, failures)
+        claims = {node: claim_of(result.num_examples) for node, result in phase.results.items()}
+        reports = {node: numbers_in({"loss": r.loss, **r.metrics}) for node, r in phase.results.items()}
+        averages, alike = run.session.evaluate(reports, claims, phase.others, "")
         run.session.close()
         loss = averages.get("loss")
-        metrics = self._own(self.evaluate_metrics_aggregation_fn, found, claims, alike)
+        metrics = self._robust_own(self.evaluate_metrics_aggregation_fn, phase, claims, alike)
         return (float(loss) if isinstance(loss, float) else None), metrics
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Any]] | None:
         """The server's own evaluation, with its result in the record of the round."""
-        found: tuple[float, dict[str, Any]] | None = super().evaluate(server_round, parameters)
-        if found is not None and self.verdicts and server_round > 0:
-            numbers = numbers_in({"server": {"loss": found[0], **found[1]}})["server"]
-            self.verdicts[-1].metrics["server"] = numbers
-        return found
+        evaluation: tuple[float, dict[str, Any]] | None = super().evaluate(server_round, parameters)
+        if evaluation is not None and self.verdicts and server_round > 0:
+            self.verdicts[-1].metrics["server"] = numbers_in({"loss": evaluation[0], **evaluation[1]})
+        return evaluation
 
-    def _own(
-        self, function: Callable[[Any], Any] | None, found: Results, claims: Any, alike: list[Node]
+    def _robust_own(
+        self, function: Callable[[Any], Any] | None, phase: Phase, claims: Any, alike: list[Node]
     ) -> dict[str, Any]:
         """What a function of the user's own makes of the metrics of these clients, their counts capped."""
         if function is None or not alike:
             return {}
         counts = capped({node: claims.get(node) for node in alike}, self._robust.session.judge.cap)
         try:
-            return dict(function([(counts[node], dict(found.results[node].metrics)) for node in alike]))
+            return dict(function([(counts[node], dict(phase.results[node].metrics)) for node in alike]))
         except Exception as error:
             name = type(error).__name__
             LOG.warning("the function that aggregates metrics raised %s: %s", name, quoted(error))
             return {}
 
-    def _sorted(self, results: list[Any], failures: list[Any]) -> Results:
+    def _robust_phase(self, results: list[Any], failures: list[Any]) -> Phase:
         """Results by client; Flower does not say whose an exception is, so it stands for all missing ones."""
-        found = Results({}, {})
+        phase = Phase({}, {})
         for client, result in results:
-            if (node := str(client.cid)) in self._robust.asked and node not in found.results:
-                found.results[node] = result
-        raised = [failure for failure in failures if isinstance(failure, BaseException)]
+            if (node := str(client.cid)) in self._robust.recipients and node not in phase.results:
+                phase.results[node] = result
+        exceptions = [failure for failure in failures if isinstance(failure, BaseException)]
         for failure in failures:
             if not isinstance(failure, BaseException):
                 client, result = failure
-                found.others[str(client.cid)] = NodeVerdict(FAILED, reason=quoted(result.status.message))
-        reason = f"{type(raised[0]).__name__}: {quoted(raised[0])}" if raised else "no result"
-        for node in self._robust.asked:
-            if node not in found.results and node not in found.others:
-                found.others[node] = NodeVerdict(FAILED, reason=reason)
-        return found
+                phase.others[str(client.cid)] = NodeVerdict(FAILED, reason=quoted(result.status.message))
+        reason = f"{type(exceptions[0]).__name__}: {quoted(exceptions[0])}" if exceptions else "no result"
+        for node in self._robust.recipients:
+            if node not in phase.results and node not in phase.others:
+                phase.others[node] = NodeVerdict(FAILED, reason=reason)
+        return phase

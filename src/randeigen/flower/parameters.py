@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from flwr.common import Parameters
@@ -12,7 +10,6 @@ from flwr.common import Parameters
 from randeigen.bridges.form import Leaf, Refused, check_leaf, form_of, in_dtype, npy_bytes, npy_view
 from randeigen.bridges.judge import Arrays
 from randeigen.bridges.quoting import quoted
-from randeigen.bridges.verdicts import Node
 from randeigen.errors import BadParameter
 from randeigen.flower.replies import NUMPY
 
@@ -43,21 +40,3 @@ def as_parameters(arrays: Arrays, form: Mapping[str, Leaf]) -> Parameters:
     """Arrays as Flower sends them, in the form's dtypes."""
     tensors = [npy_bytes(in_dtype(leaf, np.asarray(arrays[name]))) for name, leaf in form.items()]
     return Parameters(tensors, NUMPY)
-
-
-def claimed(value: Any) -> float | None:
-    """A number of examples; None if it is nothing sensible."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) and 0 <= value < 1e300 else None
-
-
-def numbers_in(reports: Mapping[Node, Mapping[str, Any]]) -> dict[Node, dict[str, Any]]:
-    """The metrics that are numbers; texts and bytes are nothing to average."""
-    return {
-        node: {
-            name: float(value)
-            for name, value in report.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-        }
-        for node, report in reports.items()
-    }

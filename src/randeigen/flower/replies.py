@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from randeigen.bridges.form import (
     npy_bytes,
     npy_view,
 )
+from randeigen.bridges.numbers import claim_of
 from randeigen.bridges.quoting import quoted
 from randeigen.bridges.verdicts import FAILED, FAULTY, Node, NodeVerdict
 
@@ -79,7 +79,7 @@ def read(message: Message, form: Mapping[str, Leaf] | None, record_key: str, cou
     content = message.content
     metrics = list(content.metric_records.values())
     report = dict(metrics[0]) if len(metrics) == 1 else None
-    claim = None if report is None else _claim(report.get(count_key))
+    claim = None if report is None else claim_of(report.get(count_key))
     if form is None:
         return Reply(None, claim, report)
     records = content.array_records
@@ -91,17 +91,7 @@ def read(message: Message, form: Mapping[str, Leaf] | None, record_key: str, cou
     return Reply(arrays_of(record, form), claim, report)
 
 
-def _claim(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        count = float(value)
-    except OverflowError:
-        return None
-    return count if math.isfinite(count) and count >= 0 else None
-
-
-class Sorted(NamedTuple):
+class Phase(NamedTuple):
     """The replies of one phase by node: what can be used, and what became of the others."""
 
     replies: dict[Node, Reply]
@@ -109,29 +99,29 @@ class Sorted(NamedTuple):
     others: dict[Node, NodeVerdict]
 
 
-def sort_replies(
+def read_replies(
     received: Mapping[Node, Message],
     others: Mapping[Node, NodeVerdict],
     form: Mapping[str, Leaf] | None,
     record_key: str,
     count_key: str,
-) -> Sorted:
+) -> Phase:
     """Read each node's reply. `others` are nodes without one."""
-    found = Sorted({}, {}, dict(others))
+    phase = Phase({}, {}, dict(others))
     for node, message in received.items():
         try:
             if message.has_error():
                 error = message.error
                 reason = f"error {quoted(error.code)[1:-1]}: {quoted(error.reason)}"
-                found.others[node] = NodeVerdict(FAILED, reason=reason)
+                phase.others[node] = NodeVerdict(FAILED, reason=reason)
                 continue
             if message.metadata.src_node_id != node:
                 raise Refused(f"it claims to come from node {quoted(message.metadata.src_node_id)[1:-1]}")
-            found.replies[node] = read(message, form, record_key, count_key)
-            found.messages[node] = message
+            phase.replies[node] = read(message, form, record_key, count_key)
+            phase.messages[node] = message
         except Refused as why:
-            found.others[node] = NodeVerdict(FAULTY, reason=str(why))
+            phase.others[node] = NodeVerdict(FAULTY, reason=str(why))
         except Exception as error:  # whatever a sender's bytes do to their reader
             reason = f"reading it raised {type(error).__name__}: {quoted(error)}"
-            found.others[node] = NodeVerdict(FAULTY, reason=reason)
-    return found
+            phase.others[node] = NodeVerdict(FAULTY, reason=reason)
+    return phase

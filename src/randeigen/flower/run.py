@@ -42,8 +42,8 @@ class FlowerRun:
         self.done = 0  # rounds of the run before it was resumed
         self.model: ArrayRecord | None = None
         self.form: dict[str, Leaf] = {}
-        self.stepped: ArrayRecord | None = None  # the model after the last round
-        self.asked: list[int] = []
+        self.next_model: ArrayRecord | None = None  # the model after the last round
+        self.recipients: list[int] = []
         self.shortage = ""  # why nobody was asked, if nobody was
         self.evaluates_last = False  # whether a round ends with the server's own evaluation
         self._like = None if like is None else _form(like, "like")
@@ -75,7 +75,7 @@ class FlowerRun:
     def remember(self, messages: Iterable[Message], grid: Grid) -> list[Message]:
         """The messages, once it is written down who is asked."""
         messages = list(messages)
-        self.asked = [message.metadata.dst_node_id for message in messages]
+        self.recipients = [message.metadata.dst_node_id for message in messages]
         self._template = messages[0] if messages else None
         self._guarded = grid if isinstance(grid, GuardedGrid) else None
         return messages
@@ -84,7 +84,7 @@ class FlowerRun:
         """The nodes online, as soon as they are as many as needed or patience is over."""
         if self._settled is not None:
             needed = min(needed, self._settled)
-        began, told = time.monotonic(), False
+        began, logged = time.monotonic(), False
         while len(nodes := grid.get_node_ids()) < needed:
             if time.monotonic() - began >= self.patience:
                 LOG.warning(
@@ -92,9 +92,9 @@ class FlowerRun:
                 )
                 self._settled = len(nodes)
                 return nodes
-            if not told:
+            if not logged:
                 LOG.info("Waiting for nodes: %d online, %d needed, %.0f s", len(nodes), needed, self.patience)
-                told = True
+                logged = True
             time.sleep(min(POLL, self.patience))
         if self._settled is not None:
             self._settled = max(self._settled, len(nodes))
@@ -105,20 +105,20 @@ class FlowerRun:
 
         Through the guarded grid that is the node that was asked; elsewhere the first that claims to be it.
         """
-        received: dict[Node, Message] = {}
+        replies_of: dict[Node, Message] = {}
         others: dict[Node, NodeVerdict] = {}
         known = {} if self._guarded is None else {id(m): n for n, m in self._guarded.received.items()}
         if self._guarded is not None:
             others |= self._guarded.others
         for message in replies:
             node = known.get(id(message), message.metadata.src_node_id)
-            if node in self.asked and node not in received:
-                received[node] = message
+            if node in self.recipients and node not in replies_of:
+                replies_of[node] = message
             else:
                 LOG.warning("a reply that claims to come from node %d is ignored: it was not asked for", node)
         missing = NodeVerdict(SILENT, reason="no reply in time")
-        others |= {node: missing for node in self.asked if node not in received and node not in others}
-        return received, {node: each for node, each in others.items() if node not in received}
+        others |= {node: missing for node in self.recipients if node not in replies_of and node not in others}
+        return replies_of, {node: each for node, each in others.items() if node not in replies_of}
 
     def seconds_waited(self) -> float:
         """Seconds of the last exchange; 0 where the grid is not guarded."""
@@ -148,8 +148,8 @@ class FlowerRun:
         In this order a server that is killed between the two runs the round again.
         """
         self.session.close()
-        if self.checkpoint is not None and self.stepped is not None and self.session.verdicts:
-            self.checkpoint.save(self.session.verdicts[-1].round, self.stepped, strategy)
+        if self.checkpoint is not None and self.next_model is not None and self.session.verdicts:
+            self.checkpoint.save(self.session.verdicts[-1].round, self.next_model, strategy)
 
     def renumbered(self, result: Result) -> Result:
         """A result whose rounds count from the run's beginning, not from where it was resumed."""

@@ -13,34 +13,25 @@ from flwr.serverapp.strategy import FedAvg, Result
 from randeigen.bridges.form import is_averaged
 from randeigen.bridges.metrics import capped
 from randeigen.bridges.quoting import quoted
-from randeigen.bridges.verdicts import Node, NodeHistory, NodeVerdict, RoundVerdict
+from randeigen.bridges.session import RoundsSoFar
+from randeigen.bridges.verdicts import NodeVerdict, RoundVerdict
 from randeigen.errors import BadParameter
 from randeigen.flower.grid import GuardedGrid
-from randeigen.flower.progress import LOG, tell_evaluation, tell_round, tell_settings
-from randeigen.flower.replies import Sorted, arrays_of, as_record, sort_replies
+from randeigen.flower.progress import LOG, log_evaluation, log_round, log_settings
+from randeigen.flower.replies import Phase, arrays_of, as_record, read_replies
 from randeigen.flower.run import FlowerRun, plain_metrics_function
 
 
-class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not installed
+class RobustRounds(RoundsSoFar, FedAvg):  # type: ignore[misc]  # Any where Flower is not installed
     """Goes before a strategy in a class made by `robust`; all of its state is in `_robust`."""
 
     _robust: FlowerRun
     train_metrics_aggr_fn: Any
     evaluate_metrics_aggr_fn: Any
 
-    @property
-    def verdicts(self) -> list[RoundVerdict]:
-        """What became of every round so far."""
-        return self._robust.session.verdicts
-
-    @property
-    def history(self) -> dict[Node, NodeHistory]:
-        """Every node over the rounds so far, those excluded most first."""
-        return self._robust.session.history
-
     def summary(self) -> None:
         """Log the settings, then those of the strategy."""
-        tell_settings(self._robust)
+        log_settings(self._robust)
         super().summary()
 
     def start(
@@ -66,7 +57,7 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
                 timeout=timeout,
                 train_config=train_config,
                 evaluate_config=evaluate_config,
-                evaluate_fn=None if evaluate_fn is None else self._watched(evaluate_fn),
+                evaluate_fn=None if evaluate_fn is None else self._robust_evaluate_fn(evaluate_fn),
                 **more,
             )
         finally:
@@ -75,12 +66,12 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
             result.arrays = arrays
         return run.renumbered(result)
 
-    def _watched(
+    def _robust_evaluate_fn(
         self, evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None]
     ) -> Callable[[int, ArrayRecord], MetricRecord | None]:
         """The server's own evaluation, with its result in the record of the round."""
 
-        def watched(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             run = self._robust
             metrics = evaluate_fn(run.done + server_round, arrays)
             if server_round > 0 and run.session.verdicts:
@@ -88,10 +79,10 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
                 run.end_round(self)
             return metrics
 
-        return watched
+        return evaluate
 
     @contextmanager
-    def _enough_nodes(self, grid: Grid, least: str) -> Iterator[GuardedGrid | None]:
+    def _robust_nodes(self, grid: Grid, least: str) -> Iterator[GuardedGrid | None]:
         """A grid whose nodes do not change meanwhile; None if so few are online that nobody is asked.
 
         Flower waits for `min_available_nodes` without end. Here it is lowered, once `patience` is over, to
@@ -124,28 +115,28 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
         """The messages of the strategy, to nodes that are not barred."""
         run = self._robust
         run.model_sent(arrays)
-        run.asked = []
+        run.recipients = []
         if not self.fraction_train:
             return []
-        with self._enough_nodes(grid, "min_train_nodes") as guarded:
+        with self._robust_nodes(grid, "min_train_nodes") as guarded:
             if guarded is None:
                 return []
-            sent = super().configure_train(run.done + server_round, arrays, config, guarded)
-        return run.remember(sent, grid)
+            messages = super().configure_train(run.done + server_round, arrays, config, guarded)
+        return run.remember(messages, grid)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages of the strategy, to nodes that are not barred."""
         run = self._robust
-        run.asked = []
+        run.recipients = []
         if not self.fraction_evaluate:
             return []
-        with self._enough_nodes(grid, "min_evaluate_nodes") as guarded:
+        with self._robust_nodes(grid, "min_evaluate_nodes") as guarded:
             if guarded is None:
                 return []
-            sent = super().configure_evaluate(run.done + server_round, arrays, config, guarded)
-        return run.remember(sent, grid)
+            messages = super().configure_evaluate(run.done + server_round, arrays, config, guarded)
+        return run.remember(messages, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -154,40 +145,40 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
         run, number, replies = self._robust, self._robust.done + server_round, list(replies)
         if run.model is None:
             raise BadParameter("aggregate_train was called before configure_train, which says what was sent.")
-        if not run.asked and not run.shortage:
+        if not run.recipients and not run.shortage:
             return None, None  # no training was asked for
         if run.shortage:
             run.session.decline(number, run.shortage)
-            tell_round(self.verdicts[-1])
-            run.stepped = run.unchanged()
-            return run.stepped, None
-        found = self._sorted(run, replies, run.form)
-        rows = {node: reply.arrays or {} for node, reply in found.replies.items()}
-        claims = {node: reply.claim for node, reply in found.replies.items()}
-        mean = run.session.train(number, rows, claims, found.others)
+            log_round(self.verdicts[-1])
+            run.next_model = run.unchanged()
+            return run.next_model, None
+        phase = self._robust_read(run, replies, run.form)
+        rows = {node: reply.arrays or {} for node, reply in phase.replies.items()}
+        claims = {node: reply.claim for node, reply in phase.replies.items()}
+        mean = run.session.train(number, rows, claims, phase.others)
         verdict = self.verdicts[-1]
         verdict.seconds["wait"] = run.seconds_waited()
         if mean is None:
-            tell_round(verdict)
-            run.stepped = run.unchanged()
-            return run.stepped, None
-        metrics = self._train_metrics(found, verdict)
-        tell_round(verdict)
+            log_round(verdict)
+            run.next_model = run.unchanged()
+            return run.next_model, None
+        metrics = self._robust_train_metrics(phase, verdict)
+        log_round(verdict)
         average = as_record(mean, run.form)
-        del rows, found, replies
-        arrays, metrics = self._step(number, average, metrics)
+        del rows, phase, replies
+        arrays, metrics = self._robust_step(number, average, metrics)
         metrics = metrics if metrics is not None else MetricRecord()
         metrics["randeigen-kept"], metrics["randeigen-asked"] = len(verdict.kept), len(verdict.nodes)
         if verdict.bias_bound is not None:
             metrics["randeigen-bias-bound"] = float(verdict.bias_bound)
-        run.stepped = arrays
+        run.next_model = arrays
         return arrays, metrics
 
-    def _sorted(self, run: FlowerRun, replies: list[Message], form: Any) -> Sorted:
+    def _robust_read(self, run: FlowerRun, replies: list[Message], form: Any) -> Phase:
         received, others = run.by_node(replies)
-        return sort_replies(received, others, form, self.arrayrecord_key, self.weighted_by_key)
+        return read_replies(received, others, form, self.arrayrecord_key, self.weighted_by_key)
 
-    def _step(
+    def _robust_step(
         self, number: int, average: ArrayRecord, metrics: MetricRecord | None
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the strategy makes of the average: a mean of one reply is that reply."""
@@ -204,33 +195,33 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
             self.train_metrics_aggr_fn = ours
         if arrays is None:
             return None, theirs
-        stepped = {name: array.numpy() for name, array in arrays.items()}
+        after_step = {name: array.numpy() for name, array in arrays.items()}
         # A counter is no direction to step in: integers and bools are those that the nodes agreed on.
-        carried = {name for name, leaf in run.form.items() if not is_averaged(leaf)} & set(stepped)
-        agreed = arrays_of(average, run.form)
-        return as_record(stepped | {name: agreed[name] for name in carried}, run.form), theirs
+        integers = {name for name, leaf in run.form.items() if not is_averaged(leaf)} & set(after_step)
+        votes = arrays_of(average, run.form)
+        return as_record(after_step | {name: votes[name] for name in integers}, run.form), theirs
 
-    def _train_metrics(self, found: Sorted, verdict: RoundVerdict) -> MetricRecord | None:
+    def _robust_train_metrics(self, phase: Phase, verdict: RoundVerdict) -> MetricRecord | None:
         """The metrics of nodes whose arrays are in the average."""
         kept = set(verdict.kept)
         rest = {node: each for node, each in verdict.nodes.items() if node not in kept}
-        averages, record = self._heard(found, kept, rest, self.train_metrics_aggr_fn)
+        averages, record = self._robust_metrics(phase, kept, rest, self.train_metrics_aggr_fn)
         verdict.metrics["train"] = averages
         return record
 
-    def _heard(
-        self, found: Sorted, nodes: set[Any], rest: dict[Any, NodeVerdict], own: Any, evaluating: bool = False
+    def _robust_metrics(
+        self, phase: Phase, nodes: set[Any], rest: dict[Any, NodeVerdict], own: Any, evaluating: bool = False
     ) -> tuple[dict[str, Any], MetricRecord | None]:
         """The averages over these nodes, and what a function of the user's own makes of them."""
         run, key = self._robust, self.weighted_by_key
-        reports = {n: r.metrics for n, r in found.replies.items() if n in nodes and r.metrics is not None}
-        claims = {node: reply.claim for node, reply in found.replies.items()}
-        judged = run.session.evaluate if evaluating else run.session.reports
-        averages, alike = judged(reports, claims, rest, key)
+        reports = {n: r.metrics for n, r in phase.replies.items() if n in nodes and r.metrics is not None}
+        claims = {node: reply.claim for node, reply in phase.replies.items()}
+        averaging = run.session.evaluate if evaluating else run.session.reports
+        averages, alike = averaging(reports, claims, rest, key)
         if own is plain_metrics_function():
             return averages, MetricRecord(averages) if averages else None
         counts = capped({node: claims[node] for node in alike}, run.session.judge.cap)
-        contents = [_with_count(found.messages[node].content, key, counts[node]) for node in alike]
+        contents = [_with_count(phase.messages[node].content, key, counts[node]) for node in alike]
         try:
             return averages, own(contents, key) if contents else None
         except Exception as error:
@@ -243,11 +234,13 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
         """The robust average of what nodes measured."""
         run, replies = self._robust, list(replies)
         metrics = None
-        if run.asked:
-            found = self._sorted(run, replies, None)
+        if run.recipients:
+            phase = self._robust_read(run, replies, None)
             own = self.evaluate_metrics_aggr_fn
-            averages, metrics = self._heard(found, set(found.replies), found.others, own, evaluating=True)
-            tell_evaluation(self.verdicts[-1] if self.verdicts else None, found)
+            averages, metrics = self._robust_metrics(
+                phase, set(phase.replies), phase.others, own, evaluating=True
+            )
+            log_evaluation(self.verdicts[-1] if self.verdicts else None, phase)
             inner = super().aggregate_evaluate
             if inner.__func__ is not FedAvg.aggregate_evaluate and metrics is not None:
                 key = self.weighted_by_key
@@ -263,7 +256,7 @@ class RobustRounds(FedAvg):  # type: ignore[misc]  # Any where Flower is not ins
 
 def _with_count(content: RecordDict, key: str, count: int) -> RecordDict:
     """A reply's records, with a number of examples that a function of the user's own may believe."""
-    changed = RecordDict(dict(content))
+    copy = RecordDict(dict(content))
     for name, record in content.metric_records.items():
-        changed[name] = MetricRecord({**record, key: count})
-    return changed
+        copy[name] = MetricRecord({**record, key: count})
+    return copy

@@ -79,17 +79,17 @@ def robust(
     check_strategy(strategy)
     session = Session(Judge(Tolerance(eps, f, risk), rule, cap), strikes, record)
     if isinstance(strategy, older_strategies.FedAvg):
-        return _made(strategy, RobustFit, _older_run(strategy, session, patience, like, checkpoint))
-    return _made(strategy, RobustRounds, FlowerRun(session, grace, patience, like, checkpoint))
+        return _wrap(strategy, RobustFit, _older_run(strategy, session, patience, like, checkpoint))
+    return _wrap(strategy, RobustRounds, FlowerRun(session, grace, patience, like, checkpoint))
 
 
-def _made(strategy: Any, rounds: type, run: FlowerRun | OlderRun) -> Any:
+def _wrap(strategy: Any, rounds: type, run: FlowerRun | OlderRun) -> Any:
     """A strategy of a class made on the spot, so that whatever the given one overrides stays in force."""
     kind = type(strategy)
-    made = type(f"Robust{kind.__name__}", (rounds, kind), {"__doc__": kind.__doc__})
-    wrapped: Any = object.__new__(made)
+    cls = type(f"Robust{kind.__name__}", (rounds, kind), {"__doc__": kind.__doc__})
+    wrapped: Any = object.__new__(cls)
     vars(wrapped).update(vars(strategy))
-    wrapped._robust = run
+    wrapped._robust, wrapped._session = run, run.session
     return wrapped
 
 
@@ -117,13 +117,13 @@ def check_strategy(strategy: Any) -> None:
             "another sensitivity; use one of the two."
         )
     for own in OWN_RULES:
-        if isinstance(strategy, _known(own)):
+        if isinstance(strategy, _classes_named(own)):
             raise BadParameter(
                 f"{name} selects replies by itself and would be shown a single one; "
                 'wrap FedAvg, and name the rule: robust(FedAvg(), eps=0.2, rule="multi-krum").'
             )
     for other in NOT_A_MEAN:
-        if isinstance(strategy, _known(other)):
+        if isinstance(strategy, _classes_named(other)):
             raise BadParameter(f"{name} averages no models, so a robust mean cannot stand for its replies.")
     if not isinstance(strategy, (FedAvg, older_strategies.FedAvg)):
         raise BadParameter(
@@ -132,7 +132,7 @@ def check_strategy(strategy: Any) -> None:
         )
 
 
-def _known(name: str) -> tuple[type, ...]:
+def _classes_named(name: str) -> tuple[type, ...]:
     """The classes of this name in both of Flower's APIs."""
     rooms = (strategies, older_strategies)
     return tuple(getattr(room, name) for room in rooms if hasattr(room, name))

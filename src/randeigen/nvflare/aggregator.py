@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -20,9 +19,10 @@ from randeigen.backend.arrays import is_tensor
 from randeigen.bridges.corruption import RISK, Tolerance
 from randeigen.bridges.form import Leaf, Refused, form_of, in_dtype, matched
 from randeigen.bridges.judge import Judge
+from randeigen.bridges.numbers import claim_of, numbers_in
 from randeigen.bridges.quoting import quoted
-from randeigen.bridges.session import Session
-from randeigen.bridges.verdicts import FAILED, FAULTY, Node, NodeHistory, NodeVerdict, RoundVerdict
+from randeigen.bridges.session import RoundsSoFar, Session
+from randeigen.bridges.verdicts import FAILED, FAULTY, Node, NodeVerdict, RoundVerdict
 from randeigen.certificate import KEPT
 from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.registry import DEFAULT
@@ -30,7 +30,7 @@ from randeigen.registry import DEFAULT
 LOG = logging.getLogger("randeigen.nvflare")
 
 
-class RobustAggregator(ModelAggregator):  # type: ignore[misc]  # Any where FLARE is not installed
+class RobustAggregator(RoundsSoFar, ModelAggregator):  # type: ignore[misc]  # Any where FLARE is not installed
     """The robust mean of clients' models, for FedAvg's `aggregator=` or a recipe's.
 
     Alone it sees the results that FLARE hands on: a client that raises or dies still ends the run, as FLARE's
@@ -58,21 +58,17 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]  # Any where FLAR
         super().__init__()
         self.eps, self.f, self.rule, self.cap = eps, f, rule, cap
         self.strikes, self.record = strikes, record
-        self.session = Session(Judge(Tolerance(eps, f, RISK), rule, cap), strikes, record)
-        self.session.begin()
-        self.asked: list[str] = []  # those who answered count where nobody says who was asked
+        self._session = Session(Judge(Tolerance(eps, f, RISK), rule, cap), strikes, record)
+        self._session.begin()
+        self.recipients: list[str] = []  # those who answered count where nobody says who was asked
         self.model: Mapping[str, Any] | None = None  # what was sent, where the controller says it
         self._results: dict[Node, FLModel] = {}
 
-    @property
-    def verdicts(self) -> list[RoundVerdict]:
-        """What became of every round so far."""
-        return self.session.verdicts
-
-    @property
-    def history(self) -> dict[Node, NodeHistory]:
-        """Every client over the rounds so far, those excluded most first."""
-        return self.session.history
+    def ask(self, clients: list[str], online: int) -> list[str]:
+        """Whom a round asks: these clients, of so many online, without those that are barred."""
+        self._session.most_online = max(self._session.most_online, online)
+        self.recipients = self._session.available(clients)
+        return self.recipients
 
     def accept_model(self, model: FLModel) -> None:
         """Keep a client's result, the first of each; FLARE itself says whose it is."""
@@ -89,35 +85,37 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]  # Any where FLAR
         arrays, others = self._read()
         kind, form = self._form(arrays)
         rows: dict[Node, dict[str, NDArray[Any]]] = {}
-        for node, found in arrays.items():
+        for node, row in arrays.items():
             try:
                 if (own := self._results[node].params_type) != kind:
                     raise Refused(f"it sends {quoted(own)}, most clients {quoted(kind)}")
-                rows[node] = matched(form, found)
+                rows[node] = matched(form, row)
             except Refused as why:
                 others[node] = NodeVerdict(FAULTY, reason=str(why))
-        for node in self.asked:
+        for node in self.recipients:
             if node not in self._results:
                 others[node] = NodeVerdict(FAILED, reason="no result")
-        self.session.most_online = max(self.session.most_online, len(self.asked), len(rows) + len(others))
+        self._session.most_online = max(
+            self._session.most_online, len(self.recipients), len(rows) + len(others)
+        )
         claims = {node: _steps(self._results[node]) for node in rows}
-        mean = self.session.train(number, rows, claims, others)
+        mean = self._session.train(number, rows, claims, others)
         verdict = self.verdicts[-1]
         metrics = None if mean is None else self._metrics(verdict, claims)
         tensors = sum(any(map(is_tensor, (m.params or {}).values())) for m in self._results.values())
         as_tensors = 2 * tensors > len(self._results)
         self.reset_stats()
-        self._tell(verdict)
-        self.session.close()
+        self._log(verdict)
+        self._session.close()
         if mean is None:
             return FLModel(params_type=ParamsType.DIFF, params={}, current_round=number)
         params = {name: in_dtype(leaf, np.asarray(mean[name])) for name, leaf in form.items()}
-        shown: Any = _as_tensors(params) if as_tensors else params
-        return FLModel(params_type=kind, params=shown, metrics=metrics or None, current_round=number)
+        as_sent: Any = _as_tensors(params) if as_tensors else params
+        return FLModel(params_type=kind, params=as_sent, metrics=metrics or None, current_round=number)
 
     def _round(self) -> int:
-        found = self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) if self.fl_ctx is not None else None
-        return int(found) if isinstance(found, int) else len(self.verdicts)
+        number = self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) if self.fl_ctx is not None else None
+        return int(number) if isinstance(number, int) else len(self.verdicts)
 
     def _read(self) -> tuple[dict[Node, dict[str, NDArray[Any]]], dict[Node, NodeVerdict]]:
         """Every result as arrays, where it holds some."""
@@ -140,7 +138,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]  # Any where FLAR
         model = self.model if self.model else self._global_model()
         if model:
             return kind, form_of({str(name): _array(value) for name, value in model.items()})
-        forms = Counter(tuple(sorted(form_of(found).items())) for found in arrays.values())
+        forms = Counter(tuple(sorted(form_of(row).items())) for row in arrays.values())
         return kind, dict(forms.most_common(1)[0][0]) if forms else {}
 
     def _global_model(self) -> Mapping[str, Any] | None:
@@ -152,16 +150,16 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]  # Any where FLAR
         """The robust average of each metric, over clients whose models are in the average."""
         kept = set(verdict.kept)
         rest = {node: each for node, each in verdict.nodes.items() if node not in kept}
-        reports = {node: _numbers(self._results[node].metrics) for node in kept}
-        averages, _ = self.session.reports(reports, claims, rest, "")
+        reports = {node: numbers_in(self._results[node].metrics) for node in kept}
+        averages, _ = self._session.reports(reports, claims, rest, "")
         verdict.metrics["train"] = averages
         return averages
 
-    def _tell(self, verdict: RoundVerdict) -> None:
-        told = f"round {verdict.round}: {verdict.counted()} (f = {verdict.f})"
+    def _log(self, verdict: RoundVerdict) -> None:
+        summary = f"round {verdict.round}: {verdict.counted()} (f = {verdict.f})"
         bound = "" if verdict.bias_bound is None else f"; at most {verdict.bias_bound:.3g} off"
         declined = f"; declined, the model stays: {verdict.declined}"
-        LOG.info("%s%s", told, declined if verdict.declined else bound)
+        LOG.info("%s%s", summary, declined if verdict.declined else bound)
         for node, each in verdict.nodes.items():
             if each.outcome != KEPT and each.reason:
                 LOG.info("client %s is %s: %s", quoted(node), each.outcome, each.reason)
@@ -187,16 +185,4 @@ def _as_tensors(params: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def _steps(model: FLModel) -> float | None:
     """The steps that a client says it took; 1 where it says nothing, as FLARE has it."""
-    value = (model.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) and 0 <= value < 1e300 else None
-
-
-def _numbers(metrics: Any) -> dict[str, float]:
-    found = metrics if isinstance(metrics, Mapping) else {}
-    return {
-        str(name): float(value)
-        for name, value in found.items()
-        if isinstance(value, (int, float, np.integer, np.floating)) and abs(value) < 1e300
-    }
+    return claim_of((model.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1))

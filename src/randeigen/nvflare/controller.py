@@ -46,26 +46,21 @@ class RobustFedAvg(FedAvg):  # type: ignore[misc]  # Any where FLARE is not inst
         # FedAvg only if this takes `args` and `kwargs` by these names.
         self.eps, self.f, self.rule, self.cap = eps, f, rule, cap
         self.strikes, self.record, self.timeout = strikes, record, timeout
-        self._robust()  # a mistake in the call is told where the job is made
+        self._new_aggregator(record=None)  # so that a mistake in the call is an error where the job is made
 
-    def _robust(self) -> RobustAggregator:
-        return RobustAggregator(self.eps, self.f, self.rule, self.cap, self.strikes, None)
+    def _new_aggregator(self, record: str | None) -> RobustAggregator:
+        return RobustAggregator(self.eps, self.f, self.rule, self.cap, self.strikes, record)
 
     def run(self) -> None:
         """Make the aggregator here: an attribute of that name would be exported with the job."""
-        made = RobustAggregator(self.eps, self.f, self.rule, self.cap, self.strikes, self.record)
-        made.fl_ctx = self.fl_ctx
-        self.aggregator = made
+        self.aggregator = self._new_aggregator(self.record)
+        self.aggregator.fl_ctx = self.fl_ctx
         super().run()
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """The clients of a round, without those that are barred."""
         names: list[str] = super().sample_clients(num_clients)
-        self.aggregator.session.most_online = max(
-            self.aggregator.session.most_online, len(self.engine.get_clients())
-        )
-        self.aggregator.asked = self.aggregator.session.available(names)
-        return list(self.aggregator.asked)
+        return list(self.aggregator.ask(names, online=len(self.engine.get_clients())))
 
     def send_model(
         self,
