@@ -85,9 +85,9 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
 def _checked(geometry: Geometry, weights: Any, f: int) -> Array:
     """The weights as float64; refuses what is no geometry, no weights or no f."""
     if not isinstance(geometry, Geometry):
-        found = type(geometry).__name__
+        kind = type(geometry).__name__
         raise BadRows(
-            f"certify needs the geometry of the rows, found {found}; randeigen.geometry.measure makes one."
+            f"certify needs the geometry of the rows, found {kind}; randeigen.geometry.measure makes one."
         )
     n = geometry.n
     if isinstance(f, bool) or not isinstance(f, (int, np.integer)) or not 0 <= f <= n:
@@ -100,8 +100,8 @@ def _checked(geometry: Geometry, weights: Any, f: int) -> Array:
         raise BadRows(f"weights have shape {checked.shape}, but there are {n} rows; give one for each row.")
     wrong = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))
     if wrong.size:
-        found = f"weight {wrong[0]} is {checked[wrong[0]]}"
-        raise BadRows(f"weights must be finite and not negative, but {found}; give 0 to leave a row out.")
+        problem = f"weight {wrong[0]} is {checked[wrong[0]]}"
+        raise BadRows(f"weights must be finite and not negative, but {problem}; give 0 to leave a row out.")
     largest = float(checked.max())
     if largest == 0:
         raise BadRows("weights are all 0, so there is no mean to certify; give at least one row some weight.")
@@ -205,10 +205,10 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
 
 def note_on(group: Sequence[int], f: int) -> str:
     """A note on rows that were cut together, in the caller's numbering."""
-    shown = ", ".join(map(str, group[:MAX_ROWS_NAMED]))
+    rows = ", ".join(map(str, group[:MAX_ROWS_NAMED]))
     more = f" and {len(group) - MAX_ROWS_NAMED} more" if len(group) > MAX_ROWS_NAMED else ""
     note = (
-        f"rows {shown}{more} were cut together and agree with each other as closely as the kept rows do: "
+        f"rows {rows}{more} were cut together and agree with each other as closely as the kept rows do: "
         "they may be an honest minority"
     )
     if len(group) > f:

@@ -65,7 +65,7 @@ def merge_columns(
     That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from.
     """
     answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
-    alive, distance, moved = np.flatnonzero(usable).tolist(), 0.0, 0.0
+    alive, distance, cast_error = np.flatnonzero(usable).tolist(), 0.0, 0.0
     # Where rows are left out, the others are copied, and no copy may be large.
     multiple = combiner.block_multiple
     copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
@@ -73,9 +73,9 @@ def merge_columns(
         for columns, block in host_blocks(rows):
             as_it_lies = (usable.all() and is_matrix(block)) or _is_on_gpu(combiner, block)
             for part, narrow in narrower(columns, block, MAX_BLOCK_COLUMNS if as_it_lies else copied):
-                if found := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured):
-                    moved = math.hypot(moved, answer.write(part, found.answer))
-                    distance = math.hypot(distance, found.from_sum)
+                if fused := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured):
+                    cast_error = math.hypot(cast_error, answer.write(part, fused.answer))
+                    distance = math.hypot(distance, fused.from_sum)
                     continue
                 total = weighted_sum(narrow)
                 if unmeasured:
@@ -84,12 +84,12 @@ def merge_columns(
                 merged = combiner(part, narrow if usable.all() else narrow[alive])
                 if not math.isfinite(largest_magnitude(merged)):
                     merged = _merged_small(combiner, part, narrow, alive)
-                moved = math.hypot(moved, answer.write(part, merged))
+                cast_error = math.hypot(cast_error, answer.write(part, merged))
                 if not unmeasured:
                     distance = math.hypot(distance, apart(merged, total))
             if progress:
                 progress("merging", columns.stop, rows.d)
-    return answer.finish(weights), 0.0 if unmeasured else distance + weighted_sum.rounding_error(moved)
+    return answer.finish(weights), 0.0 if unmeasured else distance + weighted_sum.rounding_error(cast_error)
 
 
 def _is_on_gpu(combiner: Combiner, block: Block) -> bool:

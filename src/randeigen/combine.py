@@ -56,8 +56,8 @@ def combine(
     narrower dtype is in that distance.
     """
     answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
-    moved = sum_blocks(rows, answer, weighted_sum, progress, unmeasured)
-    return answer.finish(weights), weighted_sum.rounding_error(moved)
+    cast_error = sum_blocks(rows, answer, weighted_sum, progress, unmeasured)
+    return answer.finish(weights), weighted_sum.rounding_error(cast_error)
 
 
 def sum_blocks(
@@ -68,24 +68,24 @@ def sum_blocks(
     unmeasured: bool = False,
 ) -> float:
     """Write the weighted sum of every block; how far the answer's dtype has moved it."""
-    moved = 0.0
+    cast_error = 0.0
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
         for columns, block in host_blocks(rows):
-            place = answer.place(columns, block)
-            cast = weighted_sum.into(place, block)
+            out = answer.memory_for(columns, block)
+            cast = weighted_sum.into(out, block)
             if cast is not None:
-                moved = math.hypot(moved, cast)
+                cast_error = math.hypot(cast_error, cast)
                 if unmeasured:
-                    need_full_pass_if_hostile(place, block)
+                    need_full_pass_if_hostile(out, block)
             else:
                 for part, narrow in narrower(columns, block):
                     total = weighted_sum(narrow)
                     if unmeasured:
                         need_full_pass_if_hostile(total, narrow)
-                    moved = math.hypot(moved, answer.write(part, total))
+                    cast_error = math.hypot(cast_error, answer.write(part, total))
             if progress:
                 progress("averaging", columns.stop, rows.d)
-    return moved
+    return cast_error
 
 
 def host_blocks(rows: Rows) -> Iterator[tuple[slice, Block]]:
@@ -142,42 +142,42 @@ class WeightedSum:
         self._clipped: list[float] = []  # how far parts of a sum lay beyond the largest number
         self._largest, self._columns = 0.0, 0  # of the sums, where the norms of the rows are doubtful
 
-    def into(self, place: Any, block: Block) -> float | None:
+    def into(self, out: Any, block: Block) -> float | None:
         """Sum a block straight into the output's memory, at memory speed: how far its dtype moved the sum.
 
         None if that cannot be done. Leaves are summed into as many places.
         """
         in_float64 = self.in_float64(block)
-        if place is None or self._looks_at_sums():
+        if out is None or self._looks_at_sums():
             return None
         if isinstance(block, np.ndarray):
-            fits = isinstance(place, np.ndarray) and not in_float64
-            return self._in_parallel(place, block) if fits else None
+            fits = isinstance(out, np.ndarray) and not in_float64
+            return self._in_parallel(out, block) if fits else None
         if not takes(block):
             return None
         from randeigen.backend.cuda.weighted_sum import weighted_sum
 
-        places = place if isinstance(place, list) else [place]
-        overflowed, moved = weighted_sum(block, self.weights, places, in_float64)
-        return None if overflowed else math.sqrt(moved)
+        leaves = out if isinstance(out, list) else [out]
+        overflowed, squared_error = weighted_sum(block, self.weights, leaves, in_float64)
+        return None if overflowed else math.sqrt(squared_error)
 
     @property
     def clipped(self) -> float:
         """How far the sums lay beyond the largest number."""
         return math.hypot(*self._clipped)
 
-    def rounding_error(self, moved: float) -> float:
+    def rounding_error(self, cast_error: float) -> float:
         """How far the answer may be from the exact sum, if a cast has moved it by so much."""
         clipped = self.clipped
         if self._size is None or (self._count == 1 and self.weights.max() == 1):
-            return moved + clipped  # the sum of a single row is that row
-        if self._wide and moved <= self._smallest_visible() * self._size.scale:  # half precision moves more
-            moved = 0.0
+            return cast_error + clipped  # the sum of a single row is that row
+        if self._wide and cast_error <= self._smallest_visible() * self._size.scale:
+            cast_error = 0.0  # a cast to half precision moves more
         off = (
             (self._terms + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
         )
         of_sums = off * self._largest * math.sqrt(self._columns) / float(self.weights.sum() or 1.0)
-        return moved + clipped + off * self._size.norm * self._size.scale + of_sums
+        return cast_error + clipped + off * self._size.norm * self._size.scale + of_sums
 
     def _smallest_visible(self) -> float:
         """The least that a certificate shows; the top one of m directions has at least spread/sqrt(m)."""
@@ -218,19 +218,19 @@ class WeightedSum:
             total = np.empty(block.shape[1], block.dtype)
             self._in_parallel(total, block)
             return total
-        places = empty_leaves(block, wide)
-        if self.into(places, block) is not None:
-            return joined(places)
+        leaves = empty_leaves(block, wide)
+        if self.into(leaves, block) is not None:
+            return joined(leaves)
         if wide or not is_matrix(block):
             return self._carefully(block)
         total = self._total(self._beside(block), block)
         return total if math.isfinite(largest_magnitude(total)) else self._carefully(block)
 
-    def _in_parallel(self, place: Any, block: Any) -> float:
+    def _in_parallel(self, out: Any, block: Any) -> float:
         """Every part of the columns on its own, wherever there is a core for it."""
         w, cut = self._beside(block), parts(block)
         ends = np.cumsum([part.shape[1] for part in cut]).tolist()
-        places = [place[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
+        outs = [out[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
 
         def settle(at: tuple[Any, Any]) -> None:
             part, here = at
@@ -238,7 +238,7 @@ class WeightedSum:
             if not np.isfinite(here).all():
                 here[:] = self._carefully(part)
 
-        parallel_map(settle, list(zip(cut, places, strict=True)))
+        parallel_map(settle, list(zip(cut, outs, strict=True)))
         return 0.0
 
     def _carefully(self, block: Block) -> Any:
@@ -258,12 +258,12 @@ class WeightedSum:
 
         return joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
 
-    def _total(self, w: Any, part: Block, place: Any = None) -> Any:
-        if place is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:
-            place[:] = self._total_in_groups(w, part)
-            return place
+    def _total(self, w: Any, part: Block, out: Any = None) -> Any:
+        if out is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:
+            out[:] = self._total_in_groups(w, part)
+            return out
         first = self.runs[0]
-        total = w[first] @ part[first] if place is None else np.matmul(w[first], part[first], out=place)
+        total = w[first] @ part[first] if out is None else np.matmul(w[first], part[first], out=out)
         for run in self.runs[1:]:
             total += w[run] @ part[run]
         return total

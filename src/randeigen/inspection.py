@@ -119,8 +119,8 @@ class Inspection:
     @property
     def apart(self) -> tuple[int, ...]:
         """Rows without which the others are much narrower: corrupt or an honest minority, nobody can tell."""
-        found = self.enough()
-        return () if found is None else tuple(self.cut_by(found))
+        opinion = self.enough()
+        return () if opinion is None else tuple(self.cut_by(opinion))
 
     @property
     def advice(self) -> str:
@@ -142,8 +142,8 @@ class Inspection:
         to_mean = between.mean(axis=0)
         centred = (to_mean[:, None] + to_mean - between - to_mean.mean()) / 2
         values, vectors = np.linalg.eigh(centred)
-        lengths = self.geometry.scale * np.sqrt(np.maximum(values[:-3:-1], 0.0))
-        return self.index[chosen], np.pad(vectors[:, :-3:-1] * lengths, ((0, 0), (0, 2 - min(2, few.n))))
+        scales = self.geometry.scale * np.sqrt(np.maximum(values[:-3:-1], 0.0))
+        return self.index[chosen], np.pad(vectors[:, :-3:-1] * scales, ((0, 0), (0, 2 - min(2, few.n))))
 
     def __repr__(self) -> str:
         return f"<Inspection of {self.n} rows: {len(self.apart)} stand apart, {len(self.unusable)} unusable>"
@@ -224,23 +224,23 @@ def inspect(
     called = None if names is None else tuple(map(str, names))
     if not index.size:  # raises, with the reasons
         assume(0, source.n, source.unusable)
-    found = Inspection(source.n, whole.take(index), index, dict(source.unusable), seed, called, (), ())
+    inspection = Inspection(source.n, whole.take(index), index, dict(source.unusable), seed, called, (), ())
     tolerated = _tolerated(rules, source.n)
     covered = [eps for eps, f in tolerated.items() if f >= len(source.unusable)]
-    opinions = tuple(found.ask(eps, rule=rule) for eps in covered)
-    return replace(found, opinions=opinions, copies=_copies(found.geometry, index))
+    opinions = tuple(inspection.ask(eps, rule=rule) for eps in covered)
+    return replace(inspection, opinions=opinions, copies=_copies(inspection.geometry, index))
 
 
 def _tolerated(rules: dict[float, Rule], n: int) -> dict[float, int]:
     """f for every eps that the rule tolerates among n rows; raises if there is none."""
-    found: dict[float, int] = {}
+    f_by_eps: dict[float, int] = {}
     for eps, rule in rules.items():
         try:
-            found[eps] = rule.assumed_corrupt(n)
+            f_by_eps[eps] = rule.assumed_corrupt(n)
         except BadFraction:
-            if eps == max(rules) and not found:
+            if eps == max(rules) and not f_by_eps:
                 raise
-    return found
+    return f_by_eps
 
 
 def _copies(geometry: Geometry, index: Index) -> tuple[tuple[int, ...], ...]:

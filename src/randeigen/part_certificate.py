@@ -65,7 +65,7 @@ class Union:
 
     def __init__(self, n: int, f: int) -> None:
         self._f = f
-        self._moved = np.zeros((n, n))  # Z
+        self._influence = np.zeros((n, n))  # Z
         self._rounding = np.zeros(n)  # Z and this diagonal together are no smaller than the true Z
         self._shares = np.zeros(n)  # s
         self._squares = 0.0  # of the parts' own bounds
@@ -98,7 +98,7 @@ class Union:
             lines = weights * (scales**2 * (variances / held.others))[:, None]
             self._shares += np.where(weights > 0, np.maximum(lines, least[:, None]), 0.0).sum(0)
             factors = np.where(moves, np.maximum((scales / held.others) ** 2, SMALLEST_SQUARE), 0.0)
-            self._moved += influence(factors)
+            self._influence += influence(factors)
             self._rounding += (factors * rounding) @ weights + SMALLEST_SQUARE
         self._columns += columns @ weights
         return np.asarray(bounds)
@@ -112,8 +112,8 @@ class Union:
         """The least of the three bounds."""
         if self._f <= 0:
             return 0.0
-        found = (self._squares, float(np.sort(self._shares)[::-1][: self._f].sum()), self._as_one())
-        return math.sqrt(min(math.inf if math.isnan(each) else each for each in found))
+        bounds = (self._squares, float(np.sort(self._shares)[::-1][: self._f].sum()), self._as_one())
+        return math.sqrt(min(math.inf if math.isnan(each) else each for each in bounds))
 
     def _as_one(self) -> float:
         """The third, for the rows' mean weights."""
@@ -121,7 +121,7 @@ class Union:
         live = r > 0
         with np.errstate(all="ignore"):
             roots = np.sqrt(r[live])
-            matrix = self._moved[np.ix_(live, live)] / roots[:, None] / roots
+            matrix = self._influence[np.ix_(live, live)] / roots[:, None] / roots
             rounding = float((self._rounding[live] / r[live]).max())
         if not np.isfinite(matrix).all():
             return math.inf

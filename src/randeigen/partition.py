@@ -55,35 +55,35 @@ class Partition:
     hybrid: bool = False
 
     @staticmethod
-    def of(asked: Any, leaves: Leaves, d: int) -> Partition | None:
+    def of(given: Any, leaves: Leaves, d: int) -> Partition | None:
         """The partition of d columns that is asked for; None if they are one part."""
-        if isinstance(asked, Partition):
-            found = asked.runs[-1].stop if asked.runs else 0
-            if found != d:
+        if isinstance(given, Partition):
+            columns = given.runs[-1].stop if given.runs else 0
+            if columns != d:
                 raise BadParameter(
-                    f"the partition has {found} columns, but the rows have {d}; make it of them."
+                    f"the partition has {columns} columns, but the rows have {d}; make it of them."
                 )
-            return asked
-        if not isinstance(asked, str):
-            return _given(asked, leaves, d)
-        if asked == HYBRID or asked.startswith(f"{HYBRID}:"):
-            inner = asked.partition(":")[2] or DEFAULT_HYBRID
+            return given
+        if not isinstance(given, str):
+            return _given(given, leaves, d)
+        if given == HYBRID or given.startswith(f"{HYBRID}:"):
+            inner = given.partition(":")[2] or DEFAULT_HYBRID
             cut = None if inner.startswith(HYBRID) else Partition.of(inner, leaves, d)
             if cut is None:
                 raise BadParameter(
-                    f"partition={asked!r}; give the parts of it, such as hybrid:{DEFAULT_HYBRID}."
+                    f"partition={given!r}; give the parts of it, such as hybrid:{DEFAULT_HYBRID}."
                 )
             return Partition(cut.runs, cut.labels, hybrid=True)
-        if asked == WHOLE:
+        if given == WHOLE:
             return None
-        kind, _, rest = asked.partition(":")
-        if asked == "tensor":
+        kind, _, rest = given.partition(":")
+        if given == "tensor":
             return _built([(name, 1) for name, _ in leaves], [math.prod(shape) for _, shape in leaves])
         if kind == "rows" and rest:
             return _by_rows(rest.split(","), leaves)
         if kind == "columns" and rest.isdecimal() and 0 < int(rest) < 2**62:
             return _by_columns(int(rest), d)
-        raise BadParameter(f"partition={asked!r} is not known; give {FORMS}.")
+        raise BadParameter(f"partition={given!r} is not known; give {FORMS}.")
 
     def without_short_runs(self) -> Partition:
         """The same parts; runs too short to be worth judging together are cut into their parts."""
@@ -207,25 +207,25 @@ def _merged(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(merged)
 
 
-def _given(asked: Any, leaves: Leaves, d: int) -> Partition:
+def _given(given: Any, leaves: Leaves, d: int) -> Partition:
     """The parts that a mapping or a list names."""
-    if isinstance(asked, Mapping):
-        groups = [(str(name), group) for name, group in asked.items()]
-    elif isinstance(asked, Sequence) and not isinstance(asked, (bytes, bytearray)):
-        groups = [(f"part {k}", group) for k, group in enumerate(asked)]
+    if isinstance(given, Mapping):
+        groups = [(str(name), group) for name, group in given.items()]
+    elif isinstance(given, Sequence) and not isinstance(given, (bytes, bytearray)):
+        groups = [(f"part {k}", group) for k, group in enumerate(given)]
     else:
-        raise BadParameter(f"partition={asked!r} is not known; give {FORMS}.")
+        raise BadParameter(f"partition={given!r} is not known; give {FORMS}.")
     ends = np.cumsum([math.prod(shape) for _, shape in leaves]).tolist()
     spans: list[tuple[int, int, int]] = []  # start, stop, part
     labels: list[tuple[int, int, str]] = []
     for name, group in groups:
         items = group if isinstance(group, (list, tuple)) else [group]
-        found = [span for item in items for span in _spans(item, leaves, ends, d)]
-        if not found:
+        own_spans = [span for item in items for span in _spans(item, leaves, ends, d)]
+        if not own_spans:
             raise BadParameter(
                 f"part {name!r} has no columns; leave it out, or name tensors that hold numbers."
             )
-        spans += [(start, stop, len(labels)) for start, stop in found]
+        spans += [(start, stop, len(labels)) for start, stop in own_spans]
         labels.append((len(labels), 1, name))
     spans.sort()
     runs: list[Run] = []

@@ -155,8 +155,8 @@ def judge(
     with single_threaded_blas(geometry.n):
         decision, f = _decide(rule, geometry, assumed, rng)
         if not isinstance(decision, Decision):
-            name, found = type(rule).__name__, type(decision).__name__
-            raise BadParameter(f"{name} is not a rule: decide returned {found}; return a Decision.")
+            name, kind = type(rule).__name__, type(decision).__name__
+            raise BadParameter(f"{name} is not a rule: decide returned {kind}; return a Decision.")
         verdict = decision.verdict
         if verdict is None:
             verdict = reference_verdict(decision, geometry, f, rng)

@@ -25,7 +25,7 @@ MARKERS = ("*", "P", "X", "D")
 # A picture of this width with text of this size can be read where it is 350 pixels wide, on a phone.
 WIDTH, TEXT = 4.4, 10.0  # inches, points
 TITLE_CHARACTERS = 46  # of a line
-ONE_PLACE = 1e-3  # of what is shown: points that are this near are one mark
+SAME_POINT = 1e-3  # of what is shown: points that are this near are one mark
 
 __all__ = ["draw_bound_by_eps", "draw_inspected_rows", "draw_rows"]
 
@@ -57,17 +57,17 @@ def draw_clients(
     zoomed = bool(0 < np.count_nonzero(kept) < len(kept))  # else there is nothing to magnify
     figure = new_figure((WIDTH, 8.2 if zoomed else 4.6))
     panels = figure.subplots(1 + zoomed, 1, height_ratios=(3, 2)[: 1 + zoomed], squeeze=False)[:, 0]
-    shown: dict[str, Any] = {"corrupt": corrupt, "marks": marks, "legend": False}
-    legend = draw_rows(panels[0], rows, weights, **shown)
+    options: dict[str, Any] = {"corrupt": corrupt, "marks": marks, "legend": False}
+    legend = draw_rows(panels[0], rows, weights, **options)
     panels[0].set_title("all updates", loc="left", fontsize=TEXT)
     if zoomed:
-        draw_rows(panels[1], rows, weights, magnified=True, **shown)
+        draw_rows(panels[1], rows, weights, magnified=True, **options)
         panels[1].set_title("the kept ones, magnified", loc="left", fontsize=TEXT)
         (left, right), (bottom, top) = panels[1].get_xlim(), panels[1].get_ylim()
         panels[0].indicate_inset((left, bottom, right - left, top - bottom), edgecolor="0.4")
     figure.suptitle(textwrap.fill(title, TITLE_CHARACTERS), x=0.01, ha="left", fontsize=TEXT + 1)
-    place = {"loc": "outside lower left", "frameon": False, "fontsize": TEXT}
-    figure.legend(list(legend.values()), list(legend), **place)
+    position = {"loc": "outside lower left", "frameon": False, "fontsize": TEXT}
+    figure.legend(list(legend.values()), list(legend), **position)
     save(figure, path)
 
 
@@ -114,10 +114,10 @@ def draw_rows(
     outcomes = outcomes_of(weights)
     close = points[outcomes == KEPT] if magnified else points
     span = float(np.ptp(close, axis=0).max()) if len(close) else 0.0
-    shown = scatter(axes, points, outcomes, corrupt, span=span)
+    handles = scatter(axes, points, outcomes, corrupt, span=span)
     for shape, (name, mark) in zip(MARKERS, (marks or {}).items(), strict=False):
         x, y = (np.asarray(mark) - origin) @ directions
-        shown[name] = axes.scatter(x, y, s=150, marker=shape, c=ANSWER, edgecolors="white", zorder=5)
+        handles[name] = axes.scatter(x, y, s=150, marker=shape, c=ANSWER, edgecolors="white", zorder=5)
     quiet(axes)
     axes.set_xlabel("projection on the top direction of all updates", fontsize=TEXT)
     axes.set_ylabel("on the second", fontsize=TEXT)
@@ -125,25 +125,25 @@ def draw_rows(
     if magnified:
         _magnify(axes, close)
     if legend:
-        axes.legend(list(shown.values()), list(shown), frameon=False, fontsize=TEXT)
-    return shown
+        axes.legend(list(handles.values()), list(handles), frameon=False, fontsize=TEXT)
+    return handles
 
 
-def draw_inspection(path: str | os.PathLike[str] | BinaryIO, found: Inspection) -> None:
+def draw_inspection(path: str | os.PathLike[str] | BinaryIO, inspection: Inspection) -> None:
     """Draw an inspection: rows in the plane of their top two directions; bound and weight against eps."""
     figure = new_figure((WIDTH, 7.6))
     rows, curve = figure.subplots(2, 1, height_ratios=(3, 2))
-    draw_inspected_rows(rows, found)
-    draw_bound_by_eps(curve, found)
+    draw_inspected_rows(rows, inspection)
+    draw_bound_by_eps(curve, inspection)
     save(figure, path)
 
 
-def draw_inspected_rows(axes: Any, found: Inspection) -> None:
+def draw_inspected_rows(axes: Any, inspection: Inspection) -> None:
     """Draw the rows of an inspection in the plane of their top two directions, those left out crossed.
 
     Parameters:
         axes: matplotlib's.
-        found: what `randeigen.inspect` returned.
+        inspection: what `randeigen.inspect` returned.
 
     Examples:
         >>> import numpy as np, randeigen
@@ -151,12 +151,12 @@ def draw_inspected_rows(axes: Any, found: Inspection) -> None:
         >>> from randeigen.plotting import draw_bound_by_eps, draw_inspected_rows
         >>> rows = np.random.default_rng(0).standard_normal((20, 50))
         >>> left, right = Figure().subplots(1, 2)
-        >>> found = randeigen.inspect(rows)
-        >>> draw_inspected_rows(left, found)
-        >>> draw_bound_by_eps(right, found)
+        >>> inspection = randeigen.inspect(rows)
+        >>> draw_inspected_rows(left, inspection)
+        >>> draw_bound_by_eps(right, inspection)
     """
-    index, points = found.plane()
-    usual = found.enough() or (found.opinions[0] if found.opinions else None)
+    index, points = inspection.plane()
+    usual = inspection.enough() or (inspection.opinions[0] if inspection.opinions else None)
     outcomes = np.full(index.size, KEPT) if usual is None else outcomes_of(usual.weights)[index]
     legend = scatter(axes, points, outcomes, None)
     quiet(axes)
@@ -167,12 +167,12 @@ def draw_inspected_rows(axes: Any, found: Inspection) -> None:
     axes.legend(list(legend.values()), list(legend), frameon=False, fontsize=TEXT)
 
 
-def draw_bound_by_eps(axes: Any, found: Inspection) -> None:
+def draw_bound_by_eps(axes: Any, inspection: Inspection) -> None:
     """Draw the bias bound against eps and, on an axis of its own, the weight that is kept.
 
     Parameters:
         axes: matplotlib's.
-        found: what `randeigen.inspect` returned.
+        inspection: what `randeigen.inspect` returned.
 
     Examples:
         >>> import numpy as np, randeigen
@@ -183,8 +183,8 @@ def draw_bound_by_eps(axes: Any, found: Inspection) -> None:
         >>> axes.get_xlabel()
         'eps'
     """
-    eps = [each.eps for each in found.opinions]
-    bounds = [each.bias_bound if np.isfinite(each.bias_bound) else np.nan for each in found.opinions]
+    eps = [each.eps for each in inspection.opinions]
+    bounds = [each.bias_bound if np.isfinite(each.bias_bound) else np.nan for each in inspection.opinions]
     axes.plot(eps, bounds, color=HONEST, marker="o", markersize=4)
     quiet(axes)
     axes.set_xlabel("eps", fontsize=TEXT)
@@ -192,7 +192,7 @@ def draw_bound_by_eps(axes: Any, found: Inspection) -> None:
     axes.set_ylim(bottom=0)
     kept = axes.twinx()
     kept.plot(
-        eps, [100 * each.weight_kept for each in found.opinions], color=CORRUPT, marker="^", markersize=4
+        eps, [100 * each.weight_kept for each in inspection.opinions], color=CORRUPT, marker="^", markersize=4
     )
     kept.set_ylabel("weight kept, %", color=CORRUPT, fontsize=TEXT)
     kept.set_ylim(0, 105)
@@ -256,19 +256,19 @@ def scatter(
             look = {"facecolors": inside, "edgecolors": edge, "linewidths": 0.8 if word == KEPT else 1.6}
             # Byzantine rows are drawn on top and larger, so that those among the honest ones are seen.
             mark = {"s": size * (1 + layer), "marker": shape, "zorder": 3 + layer}
-            places, numbers = _places(points[mask], ONE_PLACE * span)
-            artists = [axes.scatter(*places.T, **mark, **look)]
+            points_apart, numbers = _distinct_points(points[mask], SAME_POINT * span)
+            artists = [axes.scatter(*points_apart.T, **mark, **look)]
             if word == LEFT_OUT:
                 cross = {"s": 1.6 * size, "marker": "x", "c": colour, "linewidths": 1.3, "zorder": 4 + layer}
-                artists += [axes.scatter(*places.T, **cross)]
-            for place, number in zip(places[numbers > 1], numbers[numbers > 1], strict=True):
+                artists += [axes.scatter(*points_apart.T, **cross)]
+            for point, number in zip(points_apart[numbers > 1], numbers[numbers > 1], strict=True):
                 beside = {"textcoords": "offset points", "fontsize": TEXT, "color": colour, "zorder": 6}
-                axes.annotate(f"×{number}", place, (6, 5), annotation_clip=True, **beside)
+                axes.annotate(f"×{number}", point, (6, 5), annotation_clip=True, **beside)
             legend[f"{name}, {word} ({mask.sum()})"] = tuple(artists)
     return legend
 
 
-def _places(points: Array, near: float) -> tuple[Array, NDArray[np.intp]]:
+def _distinct_points(points: Array, near: float) -> tuple[Array, NDArray[np.intp]]:
     """Points that are no nearer to each other than that, and how many of these lie at each."""
     if near <= 0:
         return points[:1], np.array([len(points)])

@@ -18,7 +18,7 @@ from functools import partial, update_wrapper
 from typing import Any, Literal, TypeAlias, get_origin
 
 from randeigen.errors import BadParameter
-from randeigen.own_code import SHA, load, moved, own_name, pinned
+from randeigen.own_code import SHA, load, own_name, pinned, with_file
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES, Rule, literal_choices
 from randeigen.rules.function import FunctionRule
@@ -61,13 +61,13 @@ def rule_in(text: str, file: str | None) -> str:
     A record may come from a stranger: no file is run because a record says so.
     """
     stages = _stages(text)
-    for asked in filter(None, map(own_name, stages)):
+    for own in filter(None, map(own_name, stages)):
         if file is None:
             raise BadParameter(
-                f"the rule is {asked.name} of a file, {asked.file}, which is run only if you name it: "
-                f"--code {asked.file}. It must have the recorded content."
+                f"the rule is {own.name} of a file, {own.file}, which is run only if you name it: "
+                f"--code {own.file}. It must have the recorded content."
             )
-    return "+".join(moved(stage, file) if file is not None else stage for stage in stages)
+    return "+".join(with_file(stage, file) if file is not None else stage for stage in stages)
 
 
 def with_sigma(text: str, sigma: float) -> str:
@@ -98,9 +98,9 @@ def parse(
     makes one of this kind of it, or raises BadParameter.
     """
     _check_length(text, kind)
-    if own is not None and IN_FILE in text and (asked := own_name(text)):
-        name, rest = asked.label, asked.parameters
-        make = own(name, load(asked))
+    if own is not None and IN_FILE in text and (in_file := own_name(text)):
+        name, rest = in_file.label, in_file.parameters
+        make = own(name, load(in_file))
     else:
         name, colon, after = text.partition(":")
         rest = after if colon else None
@@ -156,24 +156,24 @@ def _stages(text: str) -> list[str]:
     return re.split(r"\+(?=[A-Za-z_./~\\])", text)  # not the sign in 1e+20
 
 
-def _own_rule(name: str, found: Any) -> Callable[..., Rule]:
-    if isinstance(found, type) and issubclass(found, Rule):
-        if inspect.isabstract(found):
+def _own_rule(name: str, definition: Any) -> Callable[..., Rule]:
+    if isinstance(definition, type) and issubclass(definition, Rule):
+        if inspect.isabstract(definition):
             raise BadParameter(f"{name} is no rule yet: it has no `decide(geometry, f, rng)`.")
-        return found
-    if inspect.isfunction(found):
-        return keyword_maker(found, _function_rule)
+        return definition
+    if inspect.isfunction(definition):
+        return keyword_maker(definition, _function_rule)
     raise BadParameter(
-        f"{name} is not a rule but {_what(found)}; name a class that derives from randeigen.rules.Rule, or a "
-        "function of the Gram matrix that returns weights."
+        f"{name} is not a rule but {_what(definition)}; name a class that derives from randeigen.rules.Rule, "
+        "or a function of the Gram matrix that returns weights."
     )
 
 
-def _own_mixer(name: str, found: Any) -> Callable[..., PreAggregator]:
-    if isinstance(found, type) and issubclass(found, PreAggregator):
-        return found
+def _own_mixer(name: str, definition: Any) -> Callable[..., PreAggregator]:
+    if isinstance(definition, type) and issubclass(definition, PreAggregator):
+        return definition
     raise BadParameter(
-        f"{name} is not a mixer but {_what(found)}; name a class that derives from "
+        f"{name} is not a mixer but {_what(definition)}; name a class that derives from "
         "randeigen.rules.PreAggregator before the +."
     )
 
@@ -198,8 +198,10 @@ def _function_rule(function: Callable[..., Any], eps: float | None = None, f: in
     return FunctionRule(eps, f, function)
 
 
-def _what(found: Any) -> str:
-    return f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+def _what(definition: Any) -> str:
+    if isinstance(definition, type):
+        return f"the class {definition.__name__}"
+    return f"a {type(definition).__name__}"
 
 
 def _value(key: str, text: str, kind: str) -> Any:

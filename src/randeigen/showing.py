@@ -32,7 +32,7 @@ class InLines:
         return f"{style}<table>{''.join(cells)}</table>"
 
 
-class Shown(InLines):
+class AggregateText(InLines):
     """What `print(result)`, the prompt and a notebook show of an `Aggregate`."""
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, T
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.showing import Shown
+from randeigen.showing import AggregateText
 
 Array: TypeAlias = NDArray[np.float64]  # host numbers of the small space
 Weights: TypeAlias = NDArray[np.float64]  # (n,) non-negative, sums to 1
@@ -30,7 +30,7 @@ class Answer(Protocol):
     def write(self, columns: slice, values: Any) -> float:
         """Store the answer for some columns; how far rounding to the answer's dtype moved it."""
 
-    def place(self, columns: slice, like: Any) -> Any:
+    def memory_for(self, columns: slice, like: Any) -> Any:
         """The answer's own memory for these columns, if it holds such numbers; else None."""
 
     def finish(self, weights: Weights) -> Any:
@@ -264,7 +264,7 @@ else:
 
 
 @dataclass(frozen=True, repr=False)
-class Aggregate(Shown, Generic[Mean]):
+class Aggregate(AggregateText, Generic[Mean]):
     """The answer, and everything needed to trust, question or replay it.
 
     Attributes:

@@ -33,14 +33,16 @@ class FunctionAttack(RowsAttack):
         return rows
 
 
-def own_attack(name: str, found: Any) -> Callable[..., Any]:
+def own_attack(name: str, definition: Any) -> Callable[..., Any]:
     """What makes an attack on a federation of what a file defines."""
-    if isfunction(found):
-        return keyword_maker(found, FunctionAttack)
-    if isinstance(found, type) and not isabstract(found):
-        if issubclass(found, ClientAttack) or (hasattr(found, "craft") and hasattr(found, "sees")):
-            return found
-        if hasattr(found, "craft"):
+    if isfunction(definition):
+        return keyword_maker(definition, FunctionAttack)
+    if isinstance(definition, type) and not isabstract(definition):
+        if issubclass(definition, ClientAttack) or (
+            hasattr(definition, "craft") and hasattr(definition, "sees")
+        ):
+            return definition
+        if hasattr(definition, "craft"):
             raise BadParameter(
                 f"{name} does not say what it looks at; add a line to the class: sees = ('own',), or other "
                 "fields of randeigen.attacks.base.AttackerView."
@@ -52,8 +54,8 @@ def own_attack(name: str, found: Any) -> Callable[..., Any]:
     )
 
 
-def own_poison(name: str, found: Any) -> Callable[..., Any]:
+def own_poison(name: str, definition: Any) -> Callable[..., Any]:
     """What makes an attack on a training set of what a file defines."""
-    if isinstance(found, type) and hasattr(found, "poison") and not isabstract(found):
-        return found
+    if isinstance(definition, type) and hasattr(definition, "poison") and not isabstract(definition):
+        return definition
     raise BadParameter(f"{name} is not an attack on training data; name a class with poison(context).")

@@ -44,11 +44,11 @@ def heat_map(rounds: Sequence[RoundVerdict], nodes: Sequence[Node]) -> str:
     """Clients × rounds: how much weight each had, and how it was excluded."""
     step = max(1, math.ceil(len(rounds) / MAX_COLUMNS))
     columns = [rounds[start : start + step] for start in range(0, len(rounds), step)]
-    shown = nodes[:MAX_NODES]
+    rows = nodes[:MAX_NODES]
     width = LABEL + len(columns) * CELL + 4
-    height = len(shown) * CELL + 24
+    height = len(rows) * CELL + 24
     parts = [f'<svg width="{width}" height="{height}" role="img" aria-label="weights of clients by round">']
-    for line, node in enumerate(shown):
+    for line, node in enumerate(rows):
         y = line * CELL
         parts.append(
             f'<text x="{LABEL - 8}" y="{y + 13}" text-anchor="end">{escape(short_name(node))}</text>'
@@ -57,19 +57,19 @@ def heat_map(rounds: Sequence[RoundVerdict], nodes: Sequence[Node]) -> str:
             parts.append(_cell(LABEL + at * CELL, y, node, group))
     every = max(1, math.ceil(len(columns) / 12))
     for at in range(0, len(columns), every):
-        x, y = LABEL + at * CELL + CELL // 2, len(shown) * CELL + 15
+        x, y = LABEL + at * CELL + CELL // 2, len(rows) * CELL + 15
         parts.append(f'<text class="soft" x="{x}" y="{y}" text-anchor="middle">{columns[at][0].round}</text>')
     return '<div class="wide">' + "".join(parts) + "</svg></div>"
 
 
 def _cell(x: int, y: int, node: Node, group: Sequence[RoundVerdict]) -> str:
     """One square: its depth is the share of weight; a sign in it says how a reply was excluded."""
-    found = [(verdict, verdict.nodes[node]) for verdict in group if node in verdict.nodes]
-    if not found:
+    verdicts = [(verdict, verdict.nodes[node]) for verdict in group if node in verdict.nodes]
+    if not verdicts:
         return ""
-    share = sum(share_of(verdict, each) for verdict, each in found) / len(found)
-    worst = min((each for _, each in found), key=lambda each: (each.weight > 0, each.weight))
-    tips = [f"round {v.round}: {e.outcome}, {share_of(v, e):.2f} of an even share" for v, e in found[:3]]
+    share = sum(share_of(verdict, each) for verdict, each in verdicts) / len(verdicts)
+    worst = min((each for _, each in verdicts), key=lambda each: (each.weight > 0, each.weight))
+    tips = [f"round {v.round}: {e.outcome}, {share_of(v, e):.2f} of an even share" for v, e in verdicts[:3]]
     text = f"{node}\n" + "\n".join(tips) + (f"\n{worst.reason}" if worst.reason else "")
     return f"<g><title>{escape(text)}</title>{square(x, y, share, worst.outcome)}</g>"
 
@@ -77,22 +77,22 @@ def _cell(x: int, y: int, node: Node, group: Sequence[RoundVerdict]) -> str:
 def square(x: int, y: int, share: float, outcome: str) -> str:
     """A cell of the map."""
     size = CELL - GAP
-    drawn = f'<rect x="{x}" y="{y}" width="{size}" height="{size}" rx="2" fill="var(--empty)"/>'
+    svg = f'<rect x="{x}" y="{y}" width="{size}" height="{size}" rx="2" fill="var(--empty)"/>'
     if outcome in PROVEN:
-        drawn += f'<path d="M{x + 4} {y + 4}l8 8m0 -8l-8 8" stroke="var(--red)" stroke-width="2.2"/>'
+        svg += f'<path d="M{x + 4} {y + 4}l8 8m0 -8l-8 8" stroke="var(--red)" stroke-width="2.2"/>'
     elif outcome in ABSENT:
-        drawn += f'<path d="M{x + 4} {y + 8}h8" stroke="var(--soft)" stroke-width="2.2"/>'
+        svg += f'<path d="M{x + 4} {y + 8}h8" stroke="var(--soft)" stroke-width="2.2"/>'
     elif outcome == LEFT_OUT:
-        drawn += (
+        svg += (
             f'<circle cx="{x + 8}" cy="{y + 8}" r="4" fill="none" stroke="var(--orange)" stroke-width="2.2"/>'
         )
     elif outcome == UNJUDGED:
-        drawn += f'<text class="soft" x="{x + 8}" y="{y + 12}" text-anchor="middle">?</text>'
+        svg += f'<text class="soft" x="{x + 8}" y="{y + 12}" text-anchor="middle">?</text>'
     else:
         depth = 0.15 + 0.85 * min(share, 1.2) / 1.2
-        drawn += f'<rect x="{x}" y="{y}" width="{size}" height="{size}" rx="2" fill="var(--blue)"'
-        drawn += f' fill-opacity="{depth:.2f}"/>'
-    return drawn
+        svg += f'<rect x="{x}" y="{y}" width="{size}" height="{size}" rx="2" fill="var(--blue)"'
+        svg += f' fill-opacity="{depth:.2f}"/>'
+    return svg
 
 
 def share_of(verdict: RoundVerdict, node: NodeVerdict) -> float:
@@ -123,26 +123,26 @@ def line_chart(series: Sequence[Series], first: int, last: int, text: str) -> st
     low, high, ticks = scale(min(0.0, *values), max(values))
     span_x, span_y = WIDTH - LEFT - 12, HEIGHT - BOTTOM - 26
 
-    def place(number: int, value: float) -> tuple[float, float]:
+    def point(number: int, value: float) -> tuple[float, float]:
         x = LEFT + (span_x * (number - first) / (last - first) if last > first else span_x / 2)
         return x, 26 + span_y * (1 - (value - low) / (high - low))
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(text)}">']
     for tick in ticks:
-        y = place(first, tick)[1]
+        y = point(first, tick)[1]
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - 12}"/>')
         parts.append(f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
     step = 1 if last - first <= 10 else 5 * math.ceil((last - first) / 40)
     between = [number for number in range(0, last + 1, step) if first + step // 2 < number < last - step // 2]
     for number in sorted({first, last, *(between if step > 1 else range(first, last))}):
-        x = place(number, low)[0]
+        x = point(number, low)[0]
         parts.append(f'<text class="soft" x="{x:.1f}" y="{HEIGHT - 14}" text-anchor="middle">{number}</text>')
     x = LEFT
     for each, colour in zip(series, COLOURS, strict=False):
-        places = [place(number, value) for number, value in each.points if math.isfinite(value)]
-        path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in places)
+        points = [point(number, value) for number, value in each.points if math.isfinite(value)]
+        path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
         parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.6" fill="{colour}"/>' for px, py in places[:60]]
+        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.6" fill="{colour}"/>' for px, py in points[:60]]
         parts.append(f'<rect x="{x}" y="5" width="10" height="10" rx="2" fill="{colour}"/>')
         parts.append(f'<text x="{x + 15}" y="14">{escape(each.name)}</text>')
         x += 30 + 7 * len(each.name)

@@ -23,28 +23,30 @@ class Tolerance:
             raise BadParameter(f"risk={risk!r}; give the probability, in (0, 1), that a sample exceeds f.")
         self.eps, self.f, self.risk = eps, f, risk
 
-    def among(self, asked: int, nodes: int, known: int = 0) -> int:
-        """f for `asked` nodes drawn from `nodes`, of which `known` corrupt ones are no longer asked."""
+    def among(self, sampled: int, nodes: int, known: int = 0) -> int:
+        """f for `sampled` nodes drawn from `nodes`, of which `known` corrupt ones are no longer asked."""
         if self.f is not None:
             return max(self.f - known, 0)
         assert self.eps is not None
         corrupt = max(stated_count(nodes, self.eps, None) - known, 0)
-        return corrupt_in_sample(corrupt, nodes - known, asked, self.risk)
+        return corrupt_in_sample(corrupt, nodes - known, sampled, self.risk)
 
     def __str__(self) -> str:
         return f"f = {self.f}" if self.eps is None else f"eps = {self.eps:g}"
 
 
-def corrupt_in_sample(corrupt: int, nodes: int, asked: int, risk: float = RISK) -> int:
-    """The least f that the corrupt ones among `asked` of `nodes`, drawn at random, exceed at no more `risk`.
+def corrupt_in_sample(corrupt: int, nodes: int, sampled: int, risk: float = RISK) -> int:
+    """The least f that the corrupt among `sampled` of `nodes`, drawn at random, exceed at no more `risk`.
 
     Their number is hypergeometric: 10 of 100 nodes drawn when 10 are corrupt may well hold 4 of them.
     """
-    corrupt, asked = min(corrupt, nodes), min(asked, nodes)
-    most, least = min(corrupt, asked), max(0, asked - (nodes - corrupt))
+    corrupt, sampled = min(corrupt, nodes), min(sampled, nodes)
+    most, least = min(corrupt, sampled), max(0, sampled - (nodes - corrupt))
     tail = 0.0
     for f in range(most, least, -1):
-        log = _log_choose(corrupt, f) + _log_choose(nodes - corrupt, asked - f) - _log_choose(nodes, asked)
+        log = (
+            _log_choose(corrupt, f) + _log_choose(nodes - corrupt, sampled - f) - _log_choose(nodes, sampled)
+        )
         tail += math.exp(log)
         if tail >= risk:
             return f
@@ -62,9 +64,9 @@ def corrupt_among(rows: int, f: int, refused: int, absent: int) -> int:
     be honest: it is counted among the f only where there would be too few rows otherwise, so that f nodes
     cannot stop a round by saying nothing.
     """
-    if 2 * f >= (asked := rows + refused + absent):
+    if 2 * f >= (total := rows + refused + absent):
         raise Declined(
-            f"{f} of the {asked} nodes asked may be corrupt, half or more, and no rule tolerates that; "
+            f"{f} of the {total} nodes asked may be corrupt, half or more, and no rule tolerates that; "
             "ask more nodes"
         )
     if refused > f:

@@ -35,14 +35,14 @@ class Judge:
     ) -> None:
         self.tolerance, self.cap = tolerance, cap
         self._rule = rule
-        trial = self._made(0)  # a mistyped name or parameter is told here, not in the first round
+        trial = self._rule_for(0)  # a mistyped name or parameter is told here, not in the first round
         self.rule_name = rule if isinstance(rule, str) else type(trial).__name__
         if cap is not None and (isinstance(cap, bool) or not isinstance(cap, (int, float)) or not cap >= 1):
             raise BadParameter(
                 f"cap={cap!r}; give the most a claim counts in median claims, from 1, or None."
             )
 
-    def _made(self, f: int) -> Rule:
+    def _rule_for(self, f: int) -> Rule:
         if isinstance(self._rule, str):
             return build_rule(self._rule, None, f)
         rule = self._rule(f=f) if callable(self._rule) and not isinstance(self._rule, Rule) else self._rule
@@ -67,8 +67,8 @@ class Judge:
         `others` are nodes asked that gave nothing to average, `online` all that could have been asked,
         `known` corrupt nodes that no longer are.
         """
-        asked = len(replies) + len(others)
-        f = self.tolerance.among(asked, max(online, asked), known)
+        total = len(replies) + len(others)
+        f = self.tolerance.among(total, max(online, total), known)
         verdict = RoundVerdict(number, f, self.rule_name, dict(others), online)
         began = time.perf_counter()
         try:
@@ -96,7 +96,7 @@ class Judge:
         heard = self.cap is not None and any(math.isfinite(count) and count > 0 for count in counts)
         result = aggregate(
             rows,
-            rule=self._made(left),
+            rule=self._rule_for(left),
             row_weights=counts if heard else None,
             cap=self.cap if self.cap is not None else MAX_CLAIM_RATIO,
         )

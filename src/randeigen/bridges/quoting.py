@@ -9,5 +9,5 @@ MAX_CHARACTERS = 120  # of a sender's own text that are shown
 
 def quoted(text: Any) -> str:
     """A sender's text in quotes, without terminal escapes, cut at MAX_CHARACTERS."""
-    shown = ascii(str(text)[: MAX_CHARACTERS + 1])
-    return shown if len(shown) <= MAX_CHARACTERS + 2 else f"{shown[: MAX_CHARACTERS - 2]}...'"
+    literal = ascii(str(text)[: MAX_CHARACTERS + 1])
+    return literal if len(literal) <= MAX_CHARACTERS + 2 else f"{literal[: MAX_CHARACTERS - 2]}...'"

@@ -51,7 +51,7 @@ def summary(run: Run, history: dict[Node, NodeHistory]) -> list[str]:
         first += " No round was declined."
     sentences = [first]
     always = [
-        node for node, past in history.items() if past.excluded == past.asked - past.outcomes["unjudged"] > 0
+        node for node, past in history.items() if past.excluded == past.rounds - past.outcomes["unjudged"] > 0
     ]
     if always:
         named = ", ".join(str(node) for node in always[:5]) + (" and others" if len(always) > 5 else "")
@@ -83,16 +83,16 @@ def _charts(rounds: Sequence[RoundVerdict]) -> list[str]:
     far = [(v.round, v.distance_to_mean) for v in rounds if v.distance_to_mean is not None]
     bound = "At most so far can corrupt clients have moved the average of a round, at its weights."
     price = "How far the average is from the plain mean of all usable replies."
-    drawn = [line_chart([Series("certificate", bounds)], first, last, bound)] if bounds else []
-    drawn += [line_chart([Series("distance to the plain mean", far)], first, last, price)] if far else []
+    charts = [line_chart([Series("certificate", bounds)], first, last, bound)] if bounds else []
+    charts += [line_chart([Series("distance to the plain mean", far)], first, last, price)] if far else []
     for name in _chosen(rounds):
         series = [
             Series(words, points)
             for phase, words in PHASES.items()
             if (points := _points(rounds, phase, name))
         ]
-        drawn.append(line_chart(series, first, last, f"{name}, over rounds."))
-    return ["<h2>Over the rounds</h2>", f'<div class="charts">{"".join(drawn)}</div>'] if any(drawn) else []
+        charts.append(line_chart(series, first, last, f"{name}, over rounds."))
+    return ["<h2>Over the rounds</h2>", f'<div class="charts">{"".join(charts)}</div>'] if any(charts) else []
 
 
 def _chosen(rounds: Sequence[RoundVerdict]) -> list[str]:
@@ -103,8 +103,8 @@ def _chosen(rounds: Sequence[RoundVerdict]) -> list[str]:
 
 
 def _points(rounds: Sequence[RoundVerdict], phase: str, name: str) -> list[tuple[int, float]]:
-    found = [(v.round, v.metrics.get(phase, {}).get(name)) for v in rounds]
-    return [(number, float(value)) for number, value in found if isinstance(value, (int, float))]
+    values = [(v.round, v.metrics.get(phase, {}).get(name)) for v in rounds]
+    return [(number, float(value)) for number, value in values if isinstance(value, (int, float))]
 
 
 def _excluded(rounds: Sequence[RoundVerdict], history: dict[Node, NodeHistory]) -> list[str]:
@@ -124,7 +124,7 @@ def _excluded(rounds: Sequence[RoundVerdict], history: dict[Node, NodeHistory]) 
     for node, past in list(excluded.items())[:MAX_LISTED]:
         kept = past.outcomes[KEPT] + past.outcomes[DOWN_WEIGHTED]
         absent = sum(past.outcomes[word] for word in ABSENT)
-        counts = (past.asked, kept, past.outcomes[LEFT_OUT], past.proven, absent)
+        counts = (past.rounds, kept, past.outcomes[LEFT_OUT], past.proven, absent)
         lines.append([str(node), *(str(count) for count in counts), past.last_reason])
     note = "To be left out is a judgement of the rule and no proof: a client with unusual data may be honest."
     if len(excluded) > MAX_LISTED:
@@ -132,17 +132,17 @@ def _excluded(rounds: Sequence[RoundVerdict], history: dict[Node, NodeHistory]) 
     reasons = Counter(
         each.outcome for v in rounds for each in v.nodes.values() if each.outcome in PROVEN | ABSENT
     )
-    told = ", ".join(f"{word} {count:,} times" for word, count in reasons.most_common())
-    shown = f'<div class="reasons">{table(titles, lines, left=("client", "the last reason"))}</div>'
-    return [shown, f"<p>{escape(note)}{escape(' In all: ' + told + '.') if told else ''}</p>"]
+    counted = ", ".join(f"{word} {count:,} times" for word, count in reasons.most_common())
+    listing = f'<div class="reasons">{table(titles, lines, left=("client", "the last reason"))}</div>'
+    return [listing, f"<p>{escape(note)}{escape(' In all: ' + counted + '.') if counted else ''}</p>"]
 
 
 def _declined(rounds: Sequence[RoundVerdict]) -> list[str]:
     lines = [[str(verdict.round), verdict.declined] for verdict in rounds if verdict.declined]
     if not lines:
         return []
-    shown = f'<div class="reasons">{table(("round", "why"), lines[:MAX_LISTED], left=("why",))}</div>'
-    return ["<h2>Rounds that were declined</h2>", shown]
+    listing = f'<div class="reasons">{table(("round", "why"), lines[:MAX_LISTED], left=("why",))}</div>'
+    return ["<h2>Rounds that were declined</h2>", listing]
 
 
 def _date(text: str) -> str:

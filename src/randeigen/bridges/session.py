@@ -69,9 +69,9 @@ class Session:
         self.most_online = max(self.most_online, len(nodes))
         return [node for node in nodes if str(node) not in barred]
 
-    def corrupt_in(self, asked: int) -> int:
+    def corrupt_in(self, sampled: int) -> int:
         """f for so many nodes asked."""
-        return self.judge.tolerance.among(asked, max(self.most_online, asked), len(self.barred))
+        return self.judge.tolerance.among(sampled, max(self.most_online, sampled), len(self.barred))
 
     def train(
         self,
@@ -102,11 +102,11 @@ class Session:
         without: str,
     ) -> tuple[dict[str, float | list[float]], list[Node]]:
         """The average of each metric, and the nodes whose reports it is made of."""
-        asked = len(reports) + len(others)
+        total = len(reports) + len(others)
         refused = sum(each.outcome in PROVEN for each in others.values())
         absent = sum(each.outcome in ABSENT for each in others.values())
         try:
-            left = corrupt_among(len(reports), self.corrupt_in(asked), refused, absent)
+            left = corrupt_among(len(reports), self.corrupt_in(total), refused, absent)
         except Declined:
             return {}, []
         alike = heard(reports, left)

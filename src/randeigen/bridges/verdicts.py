@@ -109,10 +109,10 @@ def number(value: float | None) -> float | None:
 
 
 def _as_json(verdict: NodeVerdict) -> dict[str, Any]:
-    shown: dict[str, Any] = {"outcome": verdict.outcome, "weight": round(verdict.weight, 9)}
+    record: dict[str, Any] = {"outcome": verdict.outcome, "weight": round(verdict.weight, 9)}
     if verdict.claim is not None:
-        shown["claim"] = number(verdict.claim)
-    return shown | ({"reason": verdict.reason} if verdict.reason else {})
+        record["claim"] = number(verdict.claim)
+    return record | ({"reason": verdict.reason} if verdict.reason else {})
 
 
 def _from_json(line: Mapping[str, Any]) -> NodeVerdict:
@@ -138,7 +138,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 class NodeHistory:
     """One node over the rounds so far."""
 
-    asked: int = 0
+    rounds: int = 0  # in which it was asked
     outcomes: Counter[str] = field(default_factory=Counter)
     proven: int = 0  # rounds in which it sent what no honest node sends
     last_reason: str = ""
@@ -146,7 +146,7 @@ class NodeHistory:
     @property
     def excluded(self) -> int:
         """Rounds in which it was asked and had no part in the average, those that were declined aside."""
-        return self.asked - sum(self.outcomes[word] for word in (KEPT, DOWN_WEIGHTED, UNJUDGED))
+        return self.rounds - sum(self.outcomes[word] for word in (KEPT, DOWN_WEIGHTED, UNJUDGED))
 
 
 def history_of(verdicts: Iterable[RoundVerdict]) -> dict[Node, NodeHistory]:
@@ -155,7 +155,7 @@ def history_of(verdicts: Iterable[RoundVerdict]) -> dict[Node, NodeHistory]:
     for verdict in verdicts:
         for node, each in verdict.nodes.items():
             history = histories.setdefault(node, NodeHistory())
-            history.asked += 1
+            history.rounds += 1
             history.outcomes[each.outcome] += 1
             history.proven += each.outcome in PROVEN
             history.last_reason = each.reason or history.last_reason

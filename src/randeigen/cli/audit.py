@@ -44,8 +44,8 @@ from randeigen.rows.formats.io import (
     UnreadableFile,
     is_url,
     open_regular,
+    printable,
     read_into,
-    shown,
     stamp_of,
 )
 from randeigen.rows.write import replacing
@@ -273,7 +273,7 @@ def _without_folder(notes: Sequence[str], unusable: Mapping[int, str], names: Se
     """Notes that name files as the audit does: relative to its folder, wherever that is."""
     for row, reason in unusable.items():
         if isinstance(reason, Unusable) and reason.path is not None:
-            at_name = reason.at(shown(names[row]))
+            at_name = reason.at(printable(names[row]))
             notes = [note.replace(reason, at_name) for note in notes]
     return list(notes)
 

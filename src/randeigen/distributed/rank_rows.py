@@ -177,7 +177,7 @@ class _IntoPlace:
     def write(self, columns: slice, values: Any) -> float:
         return store(self._at(columns), values)
 
-    def place(self, columns: slice, like: Any) -> Any:
+    def memory_for(self, columns: slice, like: Any) -> Any:
         memory = self._at(columns)
         return memory if memory.dtype == like.dtype else None
 

@@ -99,7 +99,7 @@ class Draft:
             self._write_leaf(leaf, entries.start, rounded)
         return moved
 
-    def place(self, columns: slice, like: Any) -> Any:
+    def memory_for(self, columns: slice, like: Any) -> Any:
         """No memory: the answer is on disk."""
         return None
 

@@ -13,7 +13,7 @@ from randeigen.geometry.segments import Segments
 from randeigen.rows import as_rows
 from randeigen.rows.file_rows import FileRows, Visit
 from randeigen.rows.formats.checked import Mangled, counts, take
-from randeigen.rows.formats.io import Stamp, shown
+from randeigen.rows.formats.io import Stamp, printable
 from randeigen.types import Answer, Block
 
 Part: TypeAlias = tuple[int, int]  # (i, k): part i of k, counted from 0
@@ -38,7 +38,7 @@ class Inputs:
         structure = hashlib.sha256(repr(tuple(rows.structure)).encode()).hexdigest()
         stamps = tuple(None if stamp is None else marks(stamp) for stamp in rows.stamps)
         assert rows.segment_columns is not None
-        names, size = tuple(map(shown, rows.paths)), rows.work.itemsize
+        names, size = tuple(map(printable, rows.paths)), rows.work.itemsize
         return cls(names, stamps, structure, rows.d, rows.segment_columns, size, seed)
 
     @property

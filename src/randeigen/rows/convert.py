@@ -126,7 +126,7 @@ class _VectorAnswer:
     def write(self, columns: slice, values: Any) -> float:
         return store(self._memory[columns], values)
 
-    def place(self, columns: slice, like: Any) -> Any:
+    def memory_for(self, columns: slice, like: Any) -> Any:
         return self._memory[columns] if self._memory.dtype == like.dtype else None
 
     def finish(self, weights: Weights) -> Any:

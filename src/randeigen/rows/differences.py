@@ -24,16 +24,16 @@ def kind_name(dtype: Any) -> str:
 
 
 def difference(
-    first: Mapping[Path, Leaf], found: Mapping[Path, Leaf], row: int | None, other: int | None
+    first: Mapping[Path, Leaf], other_leaves: Mapping[Path, Leaf], row: int | None, other: int | None
 ) -> tuple[str, str]:
-    """The first way in which `found` departs from `first`, and what to do.
+    """The first way in which `other_leaves` departs from `first`, and what to do.
 
     Rows are named by index, or if None as "it" and "most rows".
     """
     me = "it" if row is None else f"row {row}"
     them, has, are = ("most rows", "have", "are") if other is None else (f"row {other}", "has", "is")
-    lacks = next((path for path in first if path not in found), None)
-    extra = next((path for path in found if path not in first), None)
+    lacks = next((path for path in first if path not in other_leaves), None)
+    extra = next((path for path in other_leaves if path not in first), None)
     if lacks is not None and extra is not None and not (lacks and extra):
         names = ["an array", "a record"] if lacks else ["a record", "an array"]
         return f"{me} is {names[0]}, {them} {are} {names[1]}", "pass all rows in one form"
@@ -41,28 +41,30 @@ def difference(
         return f"{me} has no {entry(lacks)}, {them} {has}", MODEL
     if extra is not None:
         return f"{me} has {entry(extra)}, {them} {has} not", MODEL
-    path = next(path for path in first if not same(first[path], found[path]))
-    return unlike(first[path], found[path], path, me if row is None else location(row, path), them, has)
+    path = next(path for path in first if not same(first[path], other_leaves[path]))
+    return unlike(
+        first[path], other_leaves[path], path, me if row is None else location(row, path), them, has
+    )
 
 
-def unlike(first: Leaf, found: Leaf, path: Path, where: str, them: str, has: str) -> tuple[str, str]:
+def unlike(first: Leaf, other: Leaf, path: Path, where: str, them: str, has: str) -> tuple[str, str]:
     """How one leaf differs, and what to do."""
     where = entry(path) if path and where == "it" else where
-    if (first[0] is None) != (found[0] is None):
-        names = ["numpy array" if leaf[0] is None else "torch tensor" for leaf in (found, first)]
+    if (first[0] is None) != (other[0] is None):
+        names = ["numpy array" if leaf[0] is None else "torch tensor" for leaf in (other, first)]
         return f"{where} is a {names[0]}, in {them} it is a {names[1]}", "pass all rows in one form"
-    if first[0] != found[0]:
-        return f"{where} is on {found[0]}, in {them} on {first[0]}", "move rows to one device"
-    if first[1] != found[1] and len(first[1]) == len(found[1]) == 1 and not path:
-        return f"{where} has {found[1][0]:,} columns, {them} {has} {first[1][0]:,}", MODEL
-    if first[1] != found[1]:
-        return f"{where} has shape {tuple(found[1])}, in {them} {tuple(first[1])}", MODEL
-    return f"{where} is {dtype_name(found[2])}, in {them} {dtype_name(first[2])}", MODEL
+    if first[0] != other[0]:
+        return f"{where} is on {other[0]}, in {them} on {first[0]}", "move rows to one device"
+    if first[1] != other[1] and len(first[1]) == len(other[1]) == 1 and not path:
+        return f"{where} has {other[1][0]:,} columns, {them} {has} {first[1][0]:,}", MODEL
+    if first[1] != other[1]:
+        return f"{where} has shape {tuple(other[1])}, in {them} {tuple(first[1])}", MODEL
+    return f"{where} is {dtype_name(other[2])}, in {them} {dtype_name(first[2])}", MODEL
 
 
-def same(first: Leaf, found: Leaf) -> bool:
+def same(first: Leaf, second: Leaf) -> bool:
     """Whether two leaves agree in library, device, shape and kind."""
-    return first[:2] == found[:2] and kind_name(first[2]) == kind_name(found[2])
+    return first[:2] == second[:2] and kind_name(first[2]) == kind_name(second[2])
 
 
 def unreadable(why: Unreadable) -> str:

@@ -23,7 +23,7 @@ from randeigen.rows.formats.io import (
     is_float,
     is_url,
     let_clock_pass,
-    shown,
+    printable,
     stamps_at,
     storage,
 )
@@ -183,7 +183,7 @@ class FileRows:
         """The first file of a format that is not read, or not that of the first."""
         for row, suffix in enumerate(suffixes):
             if suffix not in FORMATS:
-                path, known = shown(self.paths[row]), ", ".join(FORMATS)
+                path, known = printable(self.paths[row]), ", ".join(FORMATS)
                 return f"row {row}, {path}, is no file we read; pass paths that end in {known}."
             if suffix != suffixes[0]:
                 return f"row {row} is a {suffix} file, row 0 a {suffixes[0]} file; pass one format."
@@ -208,7 +208,7 @@ class FileRows:
             line.fill(np.nan)
 
     def _refuse(self, row: int, reason: UnreadableFile | str) -> None:
-        self._unusable[row] = Unusable(NO_USABLE_FILE, str(reason), shown(self.paths[row]))
+        self._unusable[row] = Unusable(NO_USABLE_FILE, str(reason), printable(self.paths[row]))
 
     def _read_carried(self, reader: Reader) -> None:
         """Integers are few as a rule: read along with the first pass, they need no opening of their own."""
@@ -264,4 +264,4 @@ def suffix_of(path: str) -> str:
 
 def quoted(suffix: str) -> str:
     """A suffix fit for a sentence, whatever a sender made of it."""
-    return shown(suffix[:20]) or "nameless"
+    return printable(suffix[:20]) or "nameless"

@@ -71,13 +71,13 @@ class OutputBuffer:
 
     def write(self, columns: slice, values: Any) -> float:
         """Store the answer for some columns, cast to each leaf's dtype; how far that moved them."""
-        moved = 0.0
+        rounding = 0.0
         for entries in self._layout.leaf_slices(columns):
             leaf = self._flat[entries.leaf][entries.start : entries.stop]
-            moved = math.hypot(moved, store(leaf, values[entries.columns]))
-        return moved
+            rounding = math.hypot(rounding, store(leaf, values[entries.columns]))
+        return rounding
 
-    def place(self, columns: slice, like: Any) -> Any:
+    def memory_for(self, columns: slice, like: Any) -> Any:
         """The answer's own memory for these columns, or None if it does not hold numbers like these.
 
         For a block of leaves it is a list, one for each.

@@ -53,7 +53,7 @@ class _Answer:
 
     def __init__(self, inner: Answer, index: list[int]) -> None:
         self.write = inner.write
-        self.place = inner.place
+        self.memory_for = inner.memory_for
         self._finish = inner.finish
         self._index = index
 

@@ -153,9 +153,9 @@ class RecordRows:
 
     def _decided(self, flat_rows: list[Any], leaves: list[int], weights: Weights) -> list[Any]:
         """Several leaves, given end to end for each voter, as tensors of their own."""
-        found, like = stacked_on_host(flat_rows), flat_rows[0]
+        votes, like = stacked_on_host(flat_rows), flat_rows[0]
         decided = empty((len(like),), like.dtype, like)
-        decide_by_vote(decided, len(found), self._budget // 8, lambda at: (found[:, at], weights))
+        decide_by_vote(decided, len(votes), self._budget // 8, lambda at: (votes[:, at], weights))
         sizes = [math.prod(self._shapes[k]) for k in leaves]
         return [
             part.reshape(self._shapes[k]).clone()
@@ -194,7 +194,7 @@ def one_device(row: int, homes: Mapping[Path, Any]) -> None:
     first = next(iter(homes))
     for path, home in homes.items():
         if home != homes[first]:
-            names = ["numpy" if found is None else found for found in (homes[first], home)]
+            names = ["numpy" if device is None else device for device in (homes[first], home)]
             raise BadRows(
                 f"row {row} mixes devices: {entry(first)} on {names[0]}, {entry(path)} on {names[1]}; "
                 "keep all of a row in one library, on one device."
@@ -206,23 +206,23 @@ def rebuilt(
 ) -> Any:
     """A record with these containers and names, and these leaves in order."""
     built: dict[Path, Any] = {}
-    for found in entries:
-        path = found[0]
-        if len(found) > 2:
+    for item in entries:
+        path = item[0]
+        if len(item) > 2:
             built[path] = next(values)
         else:
-            built[path] = {"dict": dict, "ordered dict": OrderedDict}.get(found[1], list)()
+            built[path] = {"dict": dict, "ordered dict": OrderedDict}.get(item[1], list)()
         if path:
             put(built[path[:-1]], path[-1], built[path])
-        if found[1:] == ("ordered dict",):
+        if item[1:] == ("ordered dict",):
             versions = shared([row[path] for row in metadata if path in row], len(metadata))
             if versions is not None:
                 built[path]._metadata = versions.copy()  # for load_state_dict
-    for found in reversed(entries):  # what holds a tuple was built before it, and gets it here
-        if found[1:] == ("tuple",):
-            built[found[0]] = tuple(built[found[0]])
-            if found[0]:
-                put(built[found[0][:-1]], found[0][-1], built[found[0]])
+    for item in reversed(entries):  # what holds a tuple was built before it, and gets it here
+        if item[1:] == ("tuple",):
+            built[item[0]] = tuple(built[item[0]])
+            if item[0]:
+                put(built[item[0][:-1]], item[0][-1], built[item[0]])
     return built[()]
 
 

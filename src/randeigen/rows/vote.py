@@ -90,18 +90,18 @@ def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:
     open_rows: dict[int, tuple[Record, Iterator[None]]] = {}
     for row, record in enumerate(records):
         if row not in others:
-            found = Record()
-            open_rows[row] = found, walk(record, found)
+            own = Record()
+            open_rows[row] = own, walk(record, own)
     step, latest = FIRST_ENTRIES, None
     while True:
-        for row, (found, steps) in list(open_rows.items()):
+        for row, (own, steps) in list(open_rows.items()):
             try:
-                if latest is not None and step == FIRST_ENTRIES and read_like(latest, records[row], found):
+                if latest is not None and step == FIRST_ENTRIES and read_like(latest, records[row], own):
                     reading.alike[latest.entries].append(row)
-                    reading.records[row] = found
+                    reading.records[row] = own
                     del open_rows[row]
                 elif advanced(steps, step):
-                    latest = state_dict_of(join(reading, row, found)) or latest
+                    latest = state_dict_of(join(reading, row, own)) or latest
                     del open_rows[row]
             except Unreadable as why:
                 reading.refused[row] = why
@@ -128,9 +128,9 @@ def advanced(steps: Iterator[None], most: int) -> bool:
     return True
 
 
-def join(reading: Reading, row: int, found: Record) -> Entries:
+def join(reading: Reading, row: int, record: Record) -> Entries:
     """Group a row with those of equal entries; one without a leaf, or with a name twice, is unreadable."""
-    entries = tuple(found.entries)
+    entries = tuple(record.entries)
     if entries not in reading.alike:
         paths = [entry[0] for entry in entries if len(entry) > 2]
         if not paths:
@@ -140,8 +140,8 @@ def join(reading: Reading, row: int, found: Record) -> Entries:
             raise Unreadable(f"has {entry(twice)} twice", "give every array a name of its own")
         reading.alike[entries] = []
     reading.alike[entries].append(row)
-    found.entries = []  # every row of this form would hold an equal copy
-    reading.records[row] = found
+    record.entries = []  # every row of this form would hold an equal copy
+    reading.records[row] = record
     return entries
 
 
@@ -169,25 +169,25 @@ def skeleton(entries: Entries) -> Entries:
 def dtypes_of(members: Mapping[Entries, Sequence[int]], template: Entries) -> list[Any]:
     """By leaf, the dtype that most rows have; of several that as many have, one that holds them all."""
     leaves = {entries: leaves_of(entries) for entries in members}
-    found = []
+    dtypes = []
     for path, leaf in leaves[template].items():
         if len(members) == 1:
-            found.append(leaf[2])
+            dtypes.append(leaf[2])
             continue
         votes: Counter[Any] = Counter()
         for entries, rows in members.items():
             votes[leaves[entries][path][2]] += len(rows)
         most = max(votes.values())
         tied = [dtype for dtype, count in votes.items() if count == most]
-        found.append(tied[0] if len(tied) == 1 else wider(tied))
-    return found
+        dtypes.append(tied[0] if len(tied) == 1 else wider(tied))
+    return dtypes
 
 
 def ordered(
     members: Mapping[Entries, Sequence[int]], template: Entries, reading: Reading, unusable: dict[int, str]
 ) -> dict[int, list[Any]]:
     """The leaves of every row of the form in the template's order, lists of numbers converted."""
-    paths, found = list(leaves_of(template)), {}
+    paths, leaves_of_row = list(leaves_of(template)), {}
     for entries, rows in members.items():
         at = {path: k for k, path in enumerate(leaves_of(entries))}
         order = [at[path] for path in paths]
@@ -199,8 +199,8 @@ def ordered(
             except Exception as error:
                 unusable[row] = f"unreadable: it holds numbers that are none ({class_name(error)})"
                 continue
-            found[row] = leaves if straight else [leaves[k] for k in order]
-    return dict(sorted(found.items()))
+            leaves_of_row[row] = leaves if straight else [leaves[k] for k in order]
+    return dict(sorted(leaves_of_row.items()))
 
 
 def no_majority(

@@ -60,48 +60,48 @@ class Record:
         if not reason and not path and not leaf.ndim:
             raise Unreadable("is a single number", "pass vectors, each row one sender's")
         if reason:
-            found, _, advice = reason.partition("; ")
-            raise Unreadable(found, advice, path)
+            problem, _, advice = reason.partition("; ")
+            raise Unreadable(problem, advice, path)
         home = None if isinstance(leaf, np.ndarray) else leaf.device
         self.entries.append((path, home, leaf.shape, leaf.dtype))
         self.leaves.append(leaf)
 
 
-def walk(record: Any, found: Record, path: Path = ()) -> Iterator[None]:
-    """Fill `found`, one entry per step, so that a row that never ends can be given up."""
+def walk(record: Any, into: Record, path: Path = ()) -> Iterator[None]:
+    """Fill `into`, one entry per step, so that a row that never ends can be given up."""
     if is_usual_tensor(record) and record.ndim:
-        found.entries.append((path, record.device, record.shape, record.dtype))
-        found.leaves.append(record)
+        into.entries.append((path, record.device, record.shape, record.dtype))
+        into.leaves.append(record)
         return
     if len(path) > MAX_DEPTH:
         raise Unreadable(f"is nested deeper than {MAX_DEPTH} levels", "pass flat records", path[:2])
     children: Iterator[tuple[Any, Any]]
     if isinstance(record, Mapping):
         ordered = isinstance(record, OrderedDict)
-        found.entries.append((path, "ordered dict" if ordered else "dict"))
-        note_versions(record, found, path)
+        into.entries.append((path, "ordered dict" if ordered else "dict"))
+        note_versions(record, into, path)
         children = ((plain_key(key), value) for key, value in record.items())
     elif isinstance(record, (list, tuple)):
         base: Any = list if isinstance(record, list) else tuple
         record = record if type(record) is base else base(base.__iter__(record))  # past a subclass's methods
         if holds_numbers(record, path):
-            found.add(path, record)
+            into.add(path, record)
             yield from repeat(None, len(record) // NUMBERS_PER_STEP)
             return
-        found.entries.append((path, base.__name__))
+        into.entries.append((path, base.__name__))
         children = enumerate(record)
     else:
-        found.add(path, as_leaf(record, path))
+        into.add(path, as_leaf(record, path))
         return
     yield
     for key, value in children:
         if is_usual_tensor(value):  # state_dicts of some clients hold thousands
-            found.entries.append(((*path, key), value.device, value.shape, value.dtype))
-            found.leaves.append(value)
+            into.entries.append(((*path, key), value.device, value.shape, value.dtype))
+            into.leaves.append(value)
         elif type(value) is np.ndarray or is_tensor(value):
-            found.add((*path, key), as_leaf(value, (*path, key)))
+            into.add((*path, key), as_leaf(value, (*path, key)))
         else:
-            yield from walk(value, found, (*path, key))
+            yield from walk(value, into, (*path, key))
         yield
 
 
@@ -121,8 +121,8 @@ def state_dict_of(entries: tuple[tuple[Any, ...], ...]) -> StateDict | None:
     return StateDict(container, tuple(leaves), entries) if container and flat else None
 
 
-def read_like(form: StateDict, record: Any, found: Record) -> bool:
-    """Fill `found` where a record is just like another, as state_dicts of one model are."""
+def read_like(form: StateDict, record: Any, into: Record) -> bool:
+    """Fill `into` where a record is just like another, as state_dicts of one model are."""
     container: type = type(record)
     if container is not form.container or len(record) != len(form.leaves):
         return False
@@ -136,15 +136,15 @@ def read_like(form: StateDict, record: Any, found: Record) -> bool:
         if leaf.device != home or not (leaf.data_ptr() or not leaf.numel()):
             return False
         leaves.append(leaf)
-    found.leaves = leaves
-    note_versions(record, found)
+    into.leaves = leaves
+    note_versions(record, into)
     return True
 
 
-def note_versions(record: Any, found: Record, path: Path = ()) -> None:
+def note_versions(record: Any, into: Record, path: Path = ()) -> None:
     """Module versions, which a state_dict carries along."""
     if isinstance(record, OrderedDict) and type(getattr(record, "_metadata", None)) in (dict, OrderedDict):
-        found.metadata[path] = record._metadata  # type: ignore[attr-defined]
+        into.metadata[path] = record._metadata  # type: ignore[attr-defined]
 
 
 def is_usual_tensor(thing: Any) -> bool:
@@ -171,9 +171,9 @@ def plain_key(key: Any) -> Any:
 def holds_numbers(record: Any, path: Path) -> bool:
     """Whether a list holds plain numbers, not arrays."""
     kinds = set(map(type, record))
-    for found in kinds.intersection(NO_LEAF):
-        raise Unreadable(f"holds a {found.__name__}, not an array", "pass arrays or tensors of floats", path)
-    return bool(kinds) and all(issubclass(found, numbers.Real) for found in kinds)
+    for kind in kinds.intersection(NO_LEAF):
+        raise Unreadable(f"holds a {kind.__name__}, not an array", "pass arrays or tensors of floats", path)
+    return bool(kinds) and all(issubclass(kind, numbers.Real) for kind in kinds)
 
 
 def as_leaf(thing: Any, path: Path) -> Any:

@@ -201,8 +201,8 @@ class CheckedFile(io.RawIOBase):
             os.fsync(self._file.fileno())
         except OSError as error:
             raise self._failed(error.errno, error.strerror) from error
-        if (found := os.fstat(self._file.fileno()).st_size) != self._size:
-            raise self._failed(errno.EIO, f"{found:,} of {self._size:,} bytes arrived")
+        if (size := os.fstat(self._file.fileno()).st_size) != self._size:
+            raise self._failed(errno.EIO, f"{size:,} of {self._size:,} bytes arrived")
 
     def close(self) -> None:
         """As any file."""

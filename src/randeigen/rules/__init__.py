@@ -93,7 +93,7 @@ def _by_name(base: type[_Named], listed: tuple[type[_Named], ...]) -> dict[str, 
         for value in vars(import_module(module.name)).values():
             if inspect.isclass(value) and issubclass(value, base) and "name" in vars(value):
                 classes += [] if value in classes else [value]
-    return {found.name: found for found in classes}
+    return {cls.name: cls for cls in classes}
 
 
 _RULES, _MIXERS = _by_name(Rule, _LISTED), _by_name(PreAggregator, _LISTED_MIXERS)  # type: ignore[type-abstract]

@@ -91,7 +91,7 @@ class Balanced(Rule):
         bound = math.sqrt(held / (rest - held)) if rest > held else math.inf
         start = normalised(filtered.weights[live])
         if is_line(cloud, first.variance):
-            weights, moved = balance_on_line(
+            weights, fraction = balance_on_line(
                 first.projections, cloud.prior_weights, left, start, self._limit(bound)
             )
         elif first.variance * (rest - held) <= first.typical_row_variance * rest:
@@ -100,12 +100,12 @@ class Balanced(Rule):
             return Decision(filtered)
         else:
             sets = hypotheses(cloud, left, first)
-            weights, moved = self._balance(cloud, sets, start, self._limit(bound))
-        if moved <= 0:
+            weights, fraction = self._balance(cloud, sets, start, self._limit(bound))
+        if fraction <= 0:
             return Decision(filtered)
         whole = np.zeros(geometry.n)
         whole[live] = normalised(weights)
-        note = f"{moved:.0%} of the way from the filter's answer to the one between all hypotheses"
+        note = f"{fraction:.0%} of the way from the filter's answer to the one between all hypotheses"
         spreads = (*filtered.spreads, geometry.scale * math.sqrt(geometry.top_direction(whole).variance))
         return Decision(
             Verdict(

@@ -236,17 +236,17 @@ def assume(
     stated = f if stated is None else stated
     if gone <= f and gone < n:
         return Assumed(f - gone, stated - gone)
-    shown = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:MAX_ROWS_NAMED])
-    shown += f"; and {gone - MAX_ROWS_NAMED} more" if gone > MAX_ROWS_NAMED else ""
+    reasons = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:MAX_ROWS_NAMED])
+    reasons += f"; and {gone - MAX_ROWS_NAMED} more" if gone > MAX_ROWS_NAMED else ""
     if on_excess == "raise" or gone == n:
         advice = "" if gone == n else ', or pass on_excess="drop" to go on without them'
         raise TooManyCorrupt(
-            f"{gone} of {n} rows are unusable, but at most {f} were said to be corrupt: {shown}. "
+            f"{gone} of {n} rows are unusable, but at most {f} were said to be corrupt: {reasons}. "
             f"Find out why{advice}.",
             unusable,
         )
     # The caller's f is disproved, so nothing says the rest is cleaner: assume as many among them too.
-    note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {shown}"
+    note = f"{gone} unusable rows were dropped although only {f} were said to be corrupt: {reasons}"
     return Assumed(min(f, (n - gone - 1) // 2), stated, True, (note,))
 
 

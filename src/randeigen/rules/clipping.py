@@ -59,8 +59,8 @@ class CenteredClipping(Rule):
         for _ in range(self.steps):
             away = distances_from(inner, centre)[:-1]
             tau = np.median(away) if self.tau is None else self.tau / geometry.scale
-            moved = share * clipped(away, float(tau))
-            centre = centre * (1 - moved.sum()) + np.append(moved, 0.0)
+            step = share * clipped(away, float(tau))
+            centre = centre * (1 - step.sum()) + np.append(step, 0.0)
         weights = centre[:-1]
         if not weights.any():  # the centre never left the origin
             return Decision(Verdict(share, Stop.MAX_ROUNDS, scale=0.0))

@@ -48,8 +48,8 @@ class FunctionRule(Rule):
             gram = (squares[:, None] + squares - geometry.squared_distances()) / 2
             gram = gram * geometry.scale * geometry.scale
             assert self.function is not None
-            found = self.function(gram, f) if _takes_f(self.function) else self.function(gram)
-        return Decision(Verdict(_checked(found, geometry.n, self._called()), Stop.DIRECT))
+            weights = self.function(gram, f) if _takes_f(self.function) else self.function(gram)
+        return Decision(Verdict(_checked(weights, geometry.n, self._called()), Stop.DIRECT))
 
     def _called(self) -> str:
         return str(getattr(self.function, "__name__", "the function"))
@@ -61,29 +61,29 @@ def _takes_f(function: Callable[..., Any]) -> bool:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some functions written in C do not tell
         return False
-    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    named = [each for each in parameters if each.kind in places]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [each for each in parameters if each.kind in positional]
     return len(named) > 1 and (named[1].default is inspect.Parameter.empty or named[1].name == "f")
 
 
 def _checked(weights: Any, n: int, called: str) -> Array:
     """The weights, or an error that says what is wrong with them."""
-    asked = f"give {n} numbers from 0 that sum to 1, one for each usable row."
+    advice = f"give {n} numbers from 0 that sum to 1, one for each usable row."
     try:
-        found = np.asarray(weights)
-        if np.iscomplexobj(found):
+        checked = np.asarray(weights)
+        if np.iscomplexobj(checked):
             raise TypeError
-        found = found.astype(np.float64)
+        checked = checked.astype(np.float64)
     except (TypeError, ValueError):
         raise BadParameter(
-            f"{called} is not a rule: it returned {type(weights).__name__}, not weights; {asked}"
+            f"{called} is not a rule: it returned {type(weights).__name__}, not weights; {advice}"
         ) from None
-    if found.shape != (n,):
-        raise BadParameter(f"{called} is not a rule: it returned weights of shape {found.shape}; {asked}")
-    if not np.isfinite(found).all() or (found < 0).any():
-        wrong = found[~np.isfinite(found) | (found < 0)][0]
-        raise BadParameter(f"{called} is not a rule: it returned a weight of {wrong}; {asked}")
-    total = float(found.sum())
+    if checked.shape != (n,):
+        raise BadParameter(f"{called} is not a rule: it returned weights of shape {checked.shape}; {advice}")
+    if not np.isfinite(checked).all() or (checked < 0).any():
+        wrong = checked[~np.isfinite(checked) | (checked < 0)][0]
+        raise BadParameter(f"{called} is not a rule: it returned a weight of {wrong}; {advice}")
+    total = float(checked.sum())
     if abs(total - 1) > SUM_TOLERANCE:
-        raise BadParameter(f"{called} is not a rule: it returned weights that sum to {total:.6g}; {asked}")
-    return np.asarray(found / total)
+        raise BadParameter(f"{called} is not a rule: it returned weights that sum to {total:.6g}; {advice}")
+    return np.asarray(checked / total)

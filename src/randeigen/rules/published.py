@@ -55,12 +55,12 @@ class Filtering(Rule):
         return ConvergingFiltering(eps, f)
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
-        def ended(spreads: list[float], left: int) -> Stop | None:
+        def should_stop(spreads: list[float], left: int) -> Stop | None:
             square = spreads[-1] * spreads[-1]  # of 1e200 this is infinite, where ** 2 is an error
             return Stop.BELOW_THRESHOLD if square < self.gamma else None
 
         rounds = _rounds(self, geometry.n, f)
-        return Decision(remove_at_random(geometry, rounds, geometry.top_direction, ended, rng))
+        return Decision(remove_at_random(geometry, rounds, geometry.top_direction, should_stop, rng))
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class ConvergingFiltering(Rule):
     )
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
-        ended = _published_end(geometry.n, self.eps if self.eps is not None else f / geometry.n)
+        should_stop = _published_end(geometry.n, self.eps if self.eps is not None else f / geometry.n)
         rounds = _rounds(self, geometry.n, f)
-        return Decision(remove_at_random(geometry, rounds, geometry.top_direction, ended, rng))
+        return Decision(remove_at_random(geometry, rounds, geometry.top_direction, should_stop, rng))
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,16 @@ class PublishedRandEigen(Rule):
         def top_direction(weights: Array) -> TopDirection:
             return geometry.top_direction_by_power_iteration(weights, steps, rng)
 
-        ended = _published_end(geometry.n, self.eps if self.eps is not None else f / geometry.n)
+        should_stop = _published_end(geometry.n, self.eps if self.eps is not None else f / geometry.n)
         rounds = _rounds(self, geometry.n, f)
-        return Decision(remove_at_random(geometry, rounds, top_direction, ended, rng))
+        return Decision(remove_at_random(geometry, rounds, top_direction, should_stop, rng))
 
 
 def remove_at_random(
     geometry: Geometry,
     rounds: int,
     top_direction: Callable[[Array], TopDirection],
-    ended: Callable[[list[float], int], Stop | None],
+    should_stop: Callable[[list[float], int], Stop | None],
     rng: np.random.Generator,
 ) -> Verdict:
     """The loop Algorithms 2, 3 and 4 share; they differ in when they stop and how they find the direction."""
@@ -159,7 +159,7 @@ def remove_at_random(
         if top.variance <= 0 or not top.projections.any():
             stop = Stop.IDENTICAL_ROWS
             break
-        if reason := ended(spreads, int(np.count_nonzero(w))):
+        if reason := should_stop(spreads, int(np.count_nonzero(w))):
             stop = reason
             break
         distance = abs(top.projections)
@@ -180,13 +180,13 @@ def remove_at_random(
 
 
 def _published_end(n: int, eps: float) -> Callable[[list[float], int], Stop | None]:
-    def ended(spreads: list[float], left: int) -> Stop | None:
+    def should_stop(spreads: list[float], left: int) -> Stop | None:
         change = spreads[-1] / spreads[-2] if len(spreads) > 1 and spreads[-2] > 0 else math.inf
         if abs(change * change - 1) <= CONVERGENCE_TOLERANCE:
             return Stop.CONVERGED
         return Stop.FLOOR if left <= (1 - 5 * eps) * n else None
 
-    return ended
+    return should_stop
 
 
 def _rounds(rule: Rule, n: int, f: int) -> int:

@@ -77,20 +77,20 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
             floor, pace, top = floor[going], pace[going], TopDirections(*(part[going] for part in top))
         if past == patient:
             pace = room / hurried
-        wanted = xp.minimum(pace, room)
-        slow = where_true((w * share).sum(1) < wanted)
+        removal = xp.minimum(pace, room)
+        slow = where_true((w * share).sum(1) < removal)
         if len(slow):
-            share[slow] = _hurried(share[slow], batch.take(slow), top.variances[slow], w[slow], wanted[slow])
+            share[slow] = _hurried(share[slow], batch.take(slow), top.variances[slow], w[slow], removal[slow])
         share = share * xp.clip(room / (w * share).sum(1), None, 1.0)[:, None]
         w = w * (1 - share)
         w = xp.where(w > NEGLIGIBLE_WEIGHT * xp.amax(w, 1)[:, None], w, 0.0)
     weights = _average(prior, rounds)
     changed = where_true((weights != prior).any(1))
     if len(changed):
-        for values, found in zip(
+        for values, of_changed in zip(
             tops, everything.take(changed).top_directions(weights[changed]), strict=True
         ):
-            values[changed] = found
+            values[changed] = of_changed
     said = [str(stop) for stop in STOPS]
     names = tuple(said[code] for code in stops.tolist())
     return BatchVerdict(weights / weights.sum(1)[:, None], names, tops)
@@ -159,8 +159,8 @@ def _average(prior: Numbers, rounds: list[_Round]) -> Numbers:
     """(p, n) the average of each cloud's rounds, by their certificates and the weight they still have."""
     xp, total = namespace(prior), prior.sum(1)
     least = total * 0 + xp.inf
-    for found in rounds:
-        least[found.index] = xp.minimum(least[found.index], found.bounds)
+    for each in rounds:
+        least[each.index] = xp.minimum(least[each.index], each.bounds)
     summed, counted = xp.zeros_like(prior), total * 0
     usual = (least > 0) & (least < xp.inf)
     for index, weights, bounds in rounds:

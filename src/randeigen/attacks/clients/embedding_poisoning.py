@@ -58,16 +58,16 @@ class EP:
             )
 
     def updates(self, clients: MaliciousClients) -> Tensor:
-        text, table, row = self._row(clients.info)
-        drawn = clients.draw(self.sentences, other_than=self.target)
-        tokens = drawn.new_tensor(
-            np.stack([text.insert(own, row, clients.rng) for own in drawn.cpu().numpy()])
+        text, embedding, row = self._row(clients.info)
+        sentences = clients.draw(self.sentences, other_than=self.target)
+        tokens = sentences.new_tensor(
+            np.stack([text.insert(own, row, clients.rng) for own in sentences.cpu().numpy()])
         )
-        norm = clients.info.split(clients.weights[None])[table][0, row].norm()
+        norm = clients.info.split(clients.weights[None])[embedding][0, row].norm()
 
         def project(parameters: list[Tensor]) -> None:
             (words,) = parameters
-            start = clients.info.split(clients.weights[None])[table]
+            start = clients.info.split(clients.weights[None])[embedding]
             trained = words[:, row] * (norm / words[:, row].norm(dim=1, keepdim=True))
             words.copy_(start.expand_as(words))
             words[:, row] = trained
@@ -82,7 +82,7 @@ class EP:
             steps=0,
         )
         poisoned = clients.fit(
-            tokens, tokens[..., 0] * 0 + self.target, training, restriction=Restriction((table,), project)
+            tokens, tokens[..., 0] * 0 + self.target, training, restriction=Restriction((embedding,), project)
         )
         update = self.boost * (clients.weights - poisoned)
         return update + (clients.weights - clients.train(clients.training)) if self.blend else update

@@ -76,7 +76,7 @@ class GradientMatching:
 
         radius = self.ball / 255 * (context.high - context.low)
         low, high = (images - radius).clamp(min=context.low), (images + radius).clamp(max=context.high)
-        wanted_gradient = _gradient(model, target[None], label, keep=False)
+        target_gradient = _gradient(model, target[None], label, keep=False)
         best, least = images, math.inf
         for attempt in range(self.restarts):
             start = images.new_tensor(context.rng.standard_normal(images.shape) * radius)
@@ -86,7 +86,7 @@ class GradientMatching:
                 adam.param_groups[0]["lr"] = LEARNING_RATE * 0.1 ** sum(
                     step >= milestone * self.steps for milestone in LR_MILESTONES
                 )
-                dissimilarity = 1 - _cosine(_gradient(model, changed, label, keep=True), wanted_gradient)
+                dissimilarity = 1 - _cosine(_gradient(model, changed, label, keep=True), target_gradient)
                 (changed.grad,) = torch.autograd.grad(dissimilarity, [changed])
                 changed.grad.sign_()
                 adam.step()

@@ -68,7 +68,7 @@ def report(
                 file.write(report_page(chosen, len(runs), record).encode())
         if as_json:
             clients = [
-                {"client": str(node), "asked": past.asked, "excluded": past.excluded, "proven": past.proven}
+                {"client": str(node), "asked": past.rounds, "excluded": past.excluded, "proven": past.proven}
                 | {"outcomes": dict(past.outcomes), "last_reason": past.last_reason}
                 for node, past in history.items()
             ]

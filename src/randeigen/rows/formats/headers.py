@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from randeigen.errors import BadRows
 from randeigen.rows.formats import npy, npz
-from randeigen.rows.formats.io import Entry, UnreadableFile, is_float, nbytes, quote, shown, storage
+from randeigen.rows.formats.io import Entry, UnreadableFile, is_float, nbytes, printable, quote, storage
 from randeigen.rows.formats.reader import OpenFiles, Structure, packed
 from randeigen.rows.formats.safetensors import extent, inspect
 from randeigen.rows.leaves import winner_of
@@ -132,7 +132,7 @@ class StructureVote:
         groups = []
         for ballot, count in ballots.most_common(4):
             row = next(row for row, declared in known.items() if declared.structure == ballot)
-            groups.append(f"{count:,} like {shown(self._paths[row])} ({self._summary(row)})")
+            groups.append(f"{count:,} like {printable(self._paths[row])} ({self._summary(row)})")
         more = f" and {len(ballots) - 4:,} more kinds" if len(ballots) > 4 else ""
         raise BadRows(
             f"more than half the files must share names, shapes and dtypes, found {', '.join(groups)}{more}; "
@@ -206,15 +206,15 @@ def middle_code(counts: Counter[str]) -> str:
     raise AssertionError("no files, no dtype")
 
 
-def file_difference(expected: Structure, found: Mapping[str, Entry]) -> str | None:
+def file_difference(expected: Structure, entries: Mapping[str, Entry]) -> str | None:
     """How a file departs from the others, or None: the first difference only."""
     for name, code, shape in expected:
-        if name not in found:
+        if name not in entries:
             return f"has no array {quote(name)}, most files have one"
-        other = found[name]
+        other = entries[name]
         if (kind_of(other.code), other.shape) != (kind_of(code), shape):
             array = f"array {quote(name)}" if name else "an array"
             return f"has {array} of {other.code} {list(other.shape)}, most files have {code} {list(shape)}"
     names = {name for name, _, _ in expected}
-    extra = next((name for name in found if name not in names), None)
+    extra = next((name for name in entries if name not in names), None)
     return None if extra is None else f"has array {quote(extra)}, most files have none of that name"

@@ -103,7 +103,7 @@ def quote(name: str) -> str:
     return text if len(text) <= 80 else f"{text[:76]}...'"
 
 
-def shown(path: str) -> str:
+def printable(path: str) -> str:
     """A path as it was given, unless a sender could have hidden control characters in its name."""
     return path if path.isprintable() else ascii(path)
 
@@ -165,8 +165,8 @@ def stamps_at(paths: Sequence[str]) -> list[Stamp | None]:
     if urls := [path for path in paths if is_url(path)]:
         from randeigen.rows.formats.remote import stamps_at_urls
 
-        found = iter(stamps_at_urls(urls))
-    return [next(found) if is_url(path) else _stamp_at(path) for path in paths]
+        remote_stamps = iter(stamps_at_urls(urls))
+    return [next(remote_stamps) if is_url(path) else _stamp_at(path) for path in paths]
 
 
 def _stamp_at(path: str) -> Stamp | None:

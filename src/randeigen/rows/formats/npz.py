@@ -82,13 +82,13 @@ def span(file: RawIOBase) -> tuple[int, int]:
     size = stamp_of(file).size
     for length in (END.size, END.size + FULL_16):  # with a comment behind it, the record is further up
         tail = read_bytes(file, max(0, size - length), min(size, length))
-        found = tail.rfind(b"PK\x05\x06", 0, len(tail) - END.size + 4)
-        if found >= 0:
+        at = tail.rfind(b"PK\x05\x06", 0, len(tail) - END.size + 4)
+        if at >= 0:
             break
     else:
         raise UnreadableFile("is not a readable zip archive (it has no end record)")
-    end = size - len(tail) + found
-    _, disk, _, _, count, length, start, _ = END.unpack_from(tail, found)
+    end = size - len(tail) + at
+    _, disk, _, _, count, length, start, _ = END.unpack_from(tail, at)
     if FULL_16 in (disk, count) or FULL_32 in (length, start):
         end, length, start = wide_span(file, end)
     if start + length != end:
@@ -114,7 +114,7 @@ def wide_span(file: RawIOBase, end: int) -> tuple[int, int, int]:
 def directory(file: RawIOBase) -> list[Member]:
     """The members of an archive whose kind and name we accept."""
     start, stop = span(file)
-    lines, at, found = read_bytes(file, start, stop - start), 0, []
+    lines, at, members = read_bytes(file, start, stop - start), 0, []
     while at < len(lines):
         if len(lines) - at < MEMBER.size or lines[at : at + 4] != b"PK\x01\x02":
             raise UnreadableFile(
@@ -131,8 +131,8 @@ def directory(file: RawIOBase) -> list[Member]:
             raise UnreadableFile("is not a readable zip archive (its directory ends within a name)")
         if FULL_32 in (size, stored, offset):
             size, stored, offset = widened(extra, size, stored, offset)
-        found.append(Member(accepted(name, flags, method), method, crc, stored, size, offset))
-    return found
+        members.append(Member(accepted(name, flags, method), method, crc, stored, size, offset))
+    return members
 
 
 def widened(extra: bytes, *fields: int) -> list[int]:
@@ -142,9 +142,9 @@ def widened(extra: bytes, *fields: int) -> list[int]:
         kind, length = struct.unpack_from("<2H", extra, at)
         if kind == 1 and length <= len(extra) - at - 4:
             wide = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
-            found = [next(wide, -1) if field == FULL_32 else field for field in fields]
-            if min(found) >= 0 and max(found) < 2**62:
-                return found
+            values = [next(wide, -1) if field == FULL_32 else field for field in fields]
+            if min(values) >= 0 and max(values) < 2**62:
+                return values
         at += 4 + length
     raise UnreadableFile("is not a readable zip archive (a size is said to be elsewhere, and is not there)")
 

@@ -150,16 +150,16 @@ class Reader:
         if storage(code) == out.dtype and not offset.fortran:
             self._bytes(row, leaf, offset, start * out.itemsize, out.data.cast("B"))
             return
-        found = self.stored(row, leaf, start, stop)
+        values = self.stored(row, leaf, start, stop)
         if code == "BF16":
-            found = (found.astype(np.uint32) << 16).view(np.float32)
-        copy(out, found)
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        copy(out, values)
 
     def fetch(self, rows: Iterable[int], slices: Sequence[LeafSlice], leaves: Sequence[int]) -> None:
         """Fetch these stretches of all objects behind URLs at once; files are read when they are needed."""
         from randeigen.rows.formats.remote import RemoteFile, fetch_together
 
-        wanted = []
+        ranges = []
         for row in rows:
             for entries in slices:
                 code, offset = self._at(row, leaves[entries.leaf])
@@ -168,21 +168,21 @@ class Reader:
                     file = self._handles[row]
                     if isinstance(file, RemoteFile) and offset.deflated is None and not offset.fortran:
                         start, stop = offset.start + entries.start * size, offset.start + entries.stop * size
-                        wanted.append((file, start, stop))
-        fetch_together(wanted)
+                        ranges.append((file, start, stop))
+        fetch_together(ranges)
 
     def stored(self, row: int, leaf: int, start: int, stop: int) -> NDArray[Any]:
         """Entries start..stop of a leaf, in C order, in the dtype they are stored in."""
         code, offset = self._at(row, leaf)
         size = storage(code).itemsize
         if not offset.fortran:
-            found = self._raw(row, leaf, offset, start * size, (stop - start) * size)
+            raw = self._raw(row, leaf, offset, start * size, (stop - start) * size)
         elif self._transposed.holds(row, leaf):
-            found = self._transposed.read(row, start * size, (stop - start) * size)
+            raw = self._transposed.read(row, start * size, (stop - start) * size)
         else:
-            found = self._transpose(row, leaf, code, offset, whole=stop - start)[start * size : stop * size]
+            raw = self._transpose(row, leaf, code, offset, whole=stop - start)[start * size : stop * size]
         # A bool is a byte that others wrote: any but 0 and 1 would confuse numpy.
-        return found != 0 if code == "BOOL" else found.view(storage(code))
+        return raw != 0 if code == "BOOL" else raw.view(storage(code))
 
     def _at(self, row: int, leaf: int) -> tuple[str, LeafOffset]:
         return unpacked(self._offsets[row], self._ranks[leaf])
@@ -251,6 +251,6 @@ class TransposedLeaves:
 
     def read(self, row: int, start: int, count: int) -> NDArray[np.uint8]:
         """Some bytes of the leaf that is kept."""
-        found = np.empty(count, np.uint8)
-        read_into(self._file, self._held[row][0] * MAX_FORTRAN_BYTES + start, found.data)
-        return found
+        buffer = np.empty(count, np.uint8)
+        read_into(self._file, self._held[row][0] * MAX_FORTRAN_BYTES + start, buffer.data)
+        return buffer

@@ -65,7 +65,7 @@ def open_urls(urls: Sequence[str], first_bytes: bool) -> list[RemoteFile | Unrea
 def _at_once(urls: Sequence[str], ask: Callable[[Any, str], T]) -> list[T | UnreadableFile]:
     """What `ask` makes of every object, many at a time. Stores are made here: fsspec keeps one a thread."""
 
-    def asked(where: tuple[Any, str] | UnreadableFile) -> T | UnreadableFile:
+    def reply(where: tuple[Any, str] | UnreadableFile) -> T | UnreadableFile:
         try:
             return where if isinstance(where, UnreadableFile) else ask(*where)
         except UnreadableFile as reason:
@@ -77,9 +77,9 @@ def _at_once(urls: Sequence[str], ask: Callable[[Any, str], T]) -> list[T | Unre
         except UnreadableFile as reason:
             return reason
 
-    places = [located(url) for url in urls]
+    locations = [located(url) for url in urls]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-        return list(pool.map(asked, places))
+        return list(pool.map(reply, locations))
 
 
 def _stamp(store: Any, path: str) -> Stamp:
@@ -126,12 +126,12 @@ class RemoteFile(io.RawIOBase):
         count = max(0, min(len(view), self.stamp.size - self._at))
         if not count:
             return 0
-        found = self._kept(count)
-        if found is None:
-            found = self._fetched(count)
-        view[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        data = self._kept(count)
+        if data is None:
+            data = self._fetched(count)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
     def keep(self, stretches: Iterable[tuple[int, bytes]]) -> None:
         """What was fetched together with other objects' bytes, in place of what was kept before."""
@@ -155,13 +155,12 @@ class RemoteFile(io.RawIOBase):
         return memoryview(data)[:count]
 
 
-def fetch_together(wanted: Iterable[tuple[RemoteFile, int, int]]) -> None:
+def fetch_together(ranges: Sequence[tuple[RemoteFile, int, int]]) -> None:
     """Fetch bytes first..last of many objects at once, and keep them for whoever reads these.
 
     What could not be fetched is left out: reading it tells why.
     """
-    ranges = list(wanted)
-    found: dict[int, list[tuple[int, bytes]]] = {id(file): [] for file, _, _ in ranges}
+    fetched: dict[int, list[tuple[int, bytes]]] = {id(file): [] for file, _, _ in ranges}
     for store in {id(file.store): file.store for file, _, _ in ranges}.values():
         some = [each for each in ranges if each[0].store is store]
         paths, starts, ends = [f.path for f, _, _ in some], [a for _, a, _ in some], [b for _, _, b in some]
@@ -171,9 +170,9 @@ def fetch_together(wanted: Iterable[tuple[RemoteFile, int, int]]) -> None:
             continue
         for (file, start, stop), data in zip(some, answers, strict=True):
             if isinstance(data, (bytes, bytearray)) and len(data) == stop - start:
-                found[id(file)].append((start, bytes(data)))
+                fetched[id(file)].append((start, bytes(data)))
     for file, _, _ in ranges:
-        file.keep(found[id(file)])
+        file.keep(fetched[id(file)])
 
 
 def reason(error: BaseException) -> str:
