@@ -46,8 +46,8 @@ def main() -> int:
     parser.add_argument("--numbers", type=int, default=10**9, help="parameters of the model of eight ranks")
     parser.add_argument("--width", type=int, default=5000, help="of the layers of the model that is trained")
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    device = torch.device("cuda", 0) if asked.device == "cuda" else torch.device(asked.device)
+    options = parser.parse_args()
+    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device(options.device)
     os.environ.pop("TORCH_NCCL_NAN_CHECK", None)
     record: dict[str, Any] = {"device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu"}
     with tempfile.TemporaryDirectory() as folder:
@@ -60,10 +60,10 @@ def main() -> int:
         )
         parts: dict[str, Callable[[], Any]] = {
             "all_reduce": lambda: one_rank(device),
-            "ddp": lambda: ddp_step(device, asked.width),
+            "ddp": lambda: ddp_step(device, options.width),
             "fsdp": lambda: fsdp_step(device),
-            "rank_of_eight_float32": lambda: rank_of(device, asked.numbers, torch.float32),
-            "rank_of_eight_bfloat16": lambda: rank_of(device, asked.numbers, torch.bfloat16),
+            "rank_of_eight_float32": lambda: rank_of(device, options.numbers, torch.float32),
+            "rank_of_eight_bfloat16": lambda: rank_of(device, options.numbers, torch.bfloat16),
         }
         for name, part in parts.items():
             try:
@@ -73,8 +73,8 @@ def main() -> int:
             print(name, json.dumps(record[name], indent=1), flush=True)
         dist.destroy_process_group()
     record["made_with"] = made_with()
-    if asked.out:
-        asked.out.write_text(json.dumps(record, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
     return 1 if any("failed" in record[name] for name in parts) else 0
 
 

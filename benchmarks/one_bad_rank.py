@@ -108,14 +108,13 @@ class Rows:
 
     def robust(self, rows: list[Tensor]) -> Tensor | None:
         try:
-            found = randeigen.aggregate(torch.stack(rows), f=1)
+            result = randeigen.aggregate(torch.stack(rows), f=1)
         except randeigen.TooManyCorrupt as error:
             self._trust.update(Exchange(np.zeros(RANKS), np.inf, None, error.reasons, 0, 1, skipped=True))
             return None
-        self._trust.update(
-            Exchange(found.weights, found.bias_bound, found.verdict, found.unusable, found.seed, found.f)
-        )
-        return found.mean
+        r = result
+        self._trust.update(Exchange(r.weights, r.bias_bound, r.verdict, r.unusable, r.seed, r.f))
+        return result.mean
 
     def trust(self) -> list[float]:
         trust: list[float] = self._trust.mean.tolist()
@@ -128,23 +127,23 @@ def main() -> int:
     parser.add_argument("--rows", action="store_true", help="one process plays all ranks")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path, help="a page with the markers bad-rank, redrawn from --out")
-    asked = parser.parse_args()
-    if asked.page:
-        redraw(asked.page, {"bad-rank": table(json.loads(asked.out.read_text()))})
+    options = parser.parse_args()
+    if options.page:
+        redraw(options.page, {"bad-rank": table(json.loads(options.out.read_text()))})
         return 0
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        if asked.rows:
-            study(asked.seeds, Rows, folder)
+        if options.rows:
+            study(options.seeds, Rows, folder)
         else:
             # Forked: eight processes that import torch anew take longer than a run.
-            start_processes(rank_main, (asked.seeds, folder), RANKS, start_method="fork")
+            start_processes(rank_main, (options.seeds, folder), RANKS, start_method="fork")
         runs = json.loads((Path(folder) / "runs.json").read_text())
-    how = "rows of one process" if asked.rows else "processes on gloo"
-    record = {"made_with": made_with(), "seeds": asked.seeds, "ranks": how, "runs": runs}
+    how = "rows of one process" if options.rows else "processes on gloo"
+    record = {"made_with": made_with(), "seeds": options.seeds, "ranks": how, "runs": runs}
     print(table(record))
-    if asked.out:
-        asked.out.write_text(json.dumps(record, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if holds(record) else 1
 
 
@@ -237,9 +236,9 @@ def train(data: Data, world: World, seed: int, fault: Fault, robust: bool, local
 
 def chosen(record: dict[str, Any], kind: str, fault: str, robust: bool, what: str) -> float:
     """The mean over seeds."""
-    wanted = (kind, fault, robust)
+    key = (kind, fault, robust)
     return mean(
-        float(run[what]) for run in record["runs"] if (run["kind"], run["fault"], run["robust"]) == wanted
+        float(run[what]) for run in record["runs"] if (run["kind"], run["fault"], run["robust"]) == key
     )
 
 

@@ -40,12 +40,12 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=None)
-    asked = parser.parse_args()
-    lines = [*parts(asked.device, asked.repeats), *filters(asked.device, asked.repeats)]
+    options = parser.parse_args()
+    lines = [*parts(options.device, options.repeats), *filters(options.device, options.repeats)]
     for line in lines:
         print(line, flush=True)
-    if asked.out:
-        asked.out.write_text(json.dumps({"made_with": made_with(), "lines": lines}, indent=1) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps({"made_with": made_with(), "lines": lines}, indent=1) + "\n")
     return 0 if all(line["fine"] for line in lines) else 1
 
 

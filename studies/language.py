@@ -181,8 +181,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def collect(paths: list[Path], out: Path) -> None:
     """One record of all cells that had all of their rounds; of each, the last in the files."""
-    found = (one for path in paths for one in read(path) if is_whole(one))
-    cells = {Cell(**one["cell"]): one for one in found}
+    runs = (one for path in paths for one in read(path) if is_whole(one))
+    cells = {Cell(**one["cell"]): one for one in runs}
     out.write_text(json.dumps({"cells": list(cells.values())}, indent=1) + "\n")
     print(f"{len(cells)} cells in {out}")
 

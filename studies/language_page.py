@@ -66,8 +66,8 @@ def table(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
     head = ["attack", "eps", *(COLUMNS[rule] for rule in rules)]
     out = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for attack, eps in [("none", None), *lines]:
-        shown = [_entry(own, attack, eps, rule) for rule in rules]
-        out.append(f"| {' | '.join([ATTACKS[attack], '' if eps is None else f'{eps:g}', *shown])} |")
+        entries = [_entry(own, attack, eps, rule) for rule in rules]
+        out.append(f"| {' | '.join([ATTACKS[attack], '' if eps is None else f'{eps:g}', *entries])} |")
     return "\n".join(out)
 
 

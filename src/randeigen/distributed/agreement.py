@@ -84,9 +84,10 @@ def _refuse(forms: Sequence[Form]) -> None:
         usual, count = Counter(layouts).most_common(1)[0]
         unlike = [rank for rank, layout in enumerate(layouts) if layout != usual]
         first = forms[unlike[0]]
-        found = f"{_ranks(unlike)} {'have' if len(unlike) > 1 else 'has'} {first}, the {count} others {usual}"
-        found += ", in other shapes or dtypes" if str(first) == str(usual) else ""
-        raise BadRows(f"all ranks must hold the same tensors: {found}; give every rank the same model.")
+        have = "have" if len(unlike) > 1 else "has"
+        difference = f"{_ranks(unlike)} {have} {first}, the {count} others {usual}"
+        difference += ", in other shapes or dtypes" if str(first) == str(usual) else ""
+        raise BadRows(f"all ranks must hold the same tensors: {difference}; give every rank the same model.")
     usual_rule = Counter(rules).most_common(1)[0][0]
     unlike = [rank for rank, rule in enumerate(rules) if rule != usual_rule]
     raise BadParameter(

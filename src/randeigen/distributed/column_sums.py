@@ -27,22 +27,22 @@ class ColumnSums:
     def __init__(self, rows: RankRows) -> None:
         self._rows = rows
         n = rows.n
-        table = torch.zeros((n, 2 * n), dtype=torch.float64, device=rows.device)
-        table[rows.peers.rank] = torch.cat((_sums(rows, False), _sums(rows, True)))
-        self._table: Array = rows.peers.sum(table).cpu().numpy()
+        sums = torch.zeros((n, 2 * n), dtype=torch.float64, device=rows.device)
+        sums[rows.peers.rank] = torch.cat((_sums(rows, False), _sums(rows, True)))
+        self._sums: Array = rows.peers.sum(sums).cpu().numpy()
 
     def broken(self, weights: Weights) -> tuple[int, ...]:
         """The ranks whose columns do not add up, after the exchange; `weights` times the rule's scale."""
         rows, n = self._rows, self._rows.n
         kept = weights != 0  # a row of weight 0 may hold NaN
-        expected = weights[kept] @ self._table[kept, :n]
-        magnitudes = abs(weights[kept]) @ self._table[kept, n:]
+        expected = weights[kept] @ self._sums[kept, :n]
+        magnitudes = abs(weights[kept]) @ self._sums[kept, n:]
         rounding = max(UNIT_ROUNDOFF[bucket.received.dtype] for bucket in rows.buckets)
         columns = np.sum([bucket.sizes for bucket in rows.buckets], axis=0)
         allowed = ((n + 4) * rounding + columns * FLOAT64_SUM_ROUNDING) * magnitudes
-        found = _sums(rows, False).cpu().numpy()
+        actual = _sums(rows, False).cpu().numpy()
         with np.errstate(invalid="ignore"):
-            wrong = ~(abs(found - expected) <= allowed) & (columns > 0)
+            wrong = ~(abs(actual - expected) <= allowed) & (columns > 0)
         return tuple(np.flatnonzero(wrong).tolist())
 
 

@@ -25,7 +25,7 @@ class KeptRows:
 
     def __init__(self, rows: RankRows) -> None:
         self._rows = rows
-        self.places: list[Tensor] = []
+        self.outputs: list[Tensor] = []
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for what goes in or comes out."""
@@ -43,7 +43,7 @@ class KeptRows:
         self._rows.device = input_tensor.device
         self._rows.start_sharded(input_tensor, output_tensor)
         output_tensor.fill_(torch.nan)
-        self.places.append(output_tensor)
+        self.outputs.append(output_tensor)
 
 
 def units_of(model: nn.Module) -> list[FSDPModule]:
@@ -79,9 +79,9 @@ def check_views(kept: KeptRows, model: nn.Module) -> None:
     """Refuse gradients that are copies of what the reduce-scatter put out: the mean would not reach them."""
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     memory = {grad.to_local().untyped_storage().data_ptr() for grad in grads if isinstance(grad, DTensor)}
-    places = [place.untyped_storage().data_ptr() for place in kept.places]
-    kept.places = []
-    if len(places) != len(set(places)) or not memory.issuperset(places):
+    pointers = [output.untyped_storage().data_ptr() for output in kept.outputs]
+    kept.outputs = []
+    if len(pointers) != len(set(pointers)) or not memory.issuperset(pointers):
         raise BadModel(
             "FSDP copied gradients before they were judged: they were accumulated over several backwards "
             "without guard.finish(), reduce_dtype differs from the parameters' dtype, or they are offloaded "

@@ -127,21 +127,21 @@ class Guard:
             TooManyCorrupt: More ranks are unusable than f, if `on_excess` is "raise"; on every rank.
         """
         rows = self._connect()
-        found: list[Local] = []
+        locals_: list[Local] = []
         problem: RandEigenError | None = None
         try:
-            found = local_tensors(tensors, rows.peers, rows.shards)
+            locals_ = local_tensors(tensors, rows.peers, rows.shards)
             seed = None if seed is None else checked_seed(seed)
         except RandEigenError as error:  # the others must hear of it: they are about to wait for this rank
             problem = error
-        if found:
-            rows.device = found[0].tensor.device
-        form = form_of([tensor for tensor, _ in found], self.rule, problem is not None, seed)
+        if locals_:
+            rows.device = locals_[0].tensor.device
+        form = form_of([tensor for tensor, _ in locals_], self.rule, problem is not None, seed)
         try:
             coin = agree(form, rows.peers, rows.shards, rows.device)
         except RandEigenError as error:
             raise problem or error from None
-        vectors = packed(found)
+        vectors = packed(locals_)
         for vector in vectors:
             rows.start(vector.flat, vector.counted)
         exchange = self._decide(step_seed(coin, 0) if seed is None else seed)
@@ -200,7 +200,7 @@ class Guard:
         on_excess: RowsOnExcess = "drop" if self.on_excess == "drop" else "raise"
         try:
             with torch.no_grad():
-                found = run_source(rows, self.rule, seed, "gram", on_excess)
+                result = run_source(rows, self.rule, seed, "gram", on_excess)
         except (TooManyCorrupt, BadFraction) as error:
             if self.on_excess != "nan":
                 raise
@@ -208,15 +208,15 @@ class Guard:
             unusable = error.reasons if isinstance(error, TooManyCorrupt) else rows.unusable
             f = self.rule.assumed_corrupt(rows.n)
             return Exchange(np.zeros(rows.n), np.inf, None, dict(unusable), seed, f, np.inf, skipped=True)
-        broken = sums.broken(rows.weights * found.verdict.scale) if sums else ()
+        broken = sums.broken(rows.weights * result.verdict.scale) if sums else ()
         return Exchange(
             rows.weights,
-            found.bias_bound,
-            found.verdict,
-            found.unusable,
+            result.bias_bound,
+            result.verdict,
+            result.unusable,
             seed,
-            found.f,
-            found.distance_to_mean,
+            result.f,
+            result.distance_to_mean,
             broken=broken,
         )
 

@@ -55,20 +55,20 @@ class OuterStep:
             BadRows: Ranks hold parameters of different shapes or dtypes; on every rank.
             TooManyCorrupt: More ranks are unusable than f, if the guard's `on_excess` is "raise".
         """
-        moved: list[Tensor] = [old - p for old, p in zip(self.before, self._parameters, strict=True)]
-        exchange = self.guard.all_reduce(moved)
+        updates: list[Tensor] = [old - p for old, p in zip(self.before, self._parameters, strict=True)]
+        exchange = self.guard.all_reduce(updates)
         if not exchange.skipped:
-            self._advance(moved)
+            self._advance(updates)
         for p, old in zip(self._parameters, self.before, strict=True):
             p.copy_(old)
         return exchange
 
-    def _advance(self, moved: list[Tensor]) -> None:
+    def _advance(self, updates: list[Tensor]) -> None:
         if self._optimizer is None:
-            for old, mean in zip(self.before, moved, strict=True):
+            for old, mean in zip(self.before, updates, strict=True):
                 old.sub_(mean)
             return
-        for old, mean in zip(self.before, moved, strict=True):
+        for old, mean in zip(self.before, updates, strict=True):
             old.grad = mean
         self._optimizer.step()
         self._optimizer.zero_grad()

@@ -69,8 +69,8 @@ class Peers:
         """Of each number what every rank gives, by one sum in which each rank fills a slot of its own."""
         vector = torch.zeros((len(numbers), self.size), dtype=torch.float64, device=device)
         vector[:, self.rank] = torch.tensor(numbers, dtype=torch.float64)
-        found: list[list[float]] = self.sum(vector).tolist()
-        return found
+        slots: list[list[float]] = self.sum(vector).tolist()
+        return slots
 
     def from_first(self, vector: Tensor) -> Tensor:
         """The first rank's numbers, in place."""

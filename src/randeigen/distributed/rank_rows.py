@@ -35,7 +35,7 @@ class Bucket(NamedTuple):
     """Some columns of every rank's row, while they are exchanged."""
 
     received: Tensor  # (n, own columns) all ranks' numbers of the columns that this rank owns
-    place: Tensor  # (own columns) where their mean goes
+    mean: Tensor  # (own columns) where their mean goes
     flat: Tensor | None  # this rank's numbers, and the mean in the end; None: each rank keeps its own columns
     sizes: list[int]  # how many columns each rank owns
     counted: bool  # whether these columns are measured here, and not on another shard that holds them too
@@ -65,12 +65,12 @@ class RankRows:
         sent = self.peers.exchange(received, flat, sizes)
         self.buckets.append(Bucket(received, flat[start : start + own], flat, sizes, counted, sent))
 
-    def start_sharded(self, flat: Tensor, place: Tensor) -> None:
-        """The same where each rank keeps the mean of its own columns, all of one number, in `place`."""
-        received = self._memory_for(place.numel(), flat)
-        sizes = [place.numel()] * self.n
+    def start_sharded(self, flat: Tensor, mean: Tensor) -> None:
+        """The same where each rank keeps the mean of its own columns, all of one number, in `mean`."""
+        received = self._memory_for(mean.numel(), flat)
+        sizes = [mean.numel()] * self.n
         self.peers.exchange(received, flat, sizes).wait()  # `flat` is the caller's, who may write to it next
-        self.buckets.append(Bucket(received, place, None, sizes, True, None))
+        self.buckets.append(Bucket(received, mean, None, sizes, True, None))
 
     def _memory_for(self, own: int, like: Tensor) -> Tensor:
         """Memory of the step before, if a bucket of this form was in this position; else new."""
@@ -82,7 +82,7 @@ class RankRows:
     def fill(self, value: float) -> None:
         """This number in place of the mean."""
         for bucket in self.buckets:
-            (bucket.place if bucket.flat is None else bucket.flat).fill_(value)
+            (bucket.mean if bucket.flat is None else bucket.flat).fill_(value)
 
     def finish(self) -> None:
         """Forget the buckets, and memory that no bucket of this step was received into."""
@@ -114,7 +114,7 @@ class RankRows:
         judgement = judgement_of_first(judgement, everybody, self.device)
         self.weights = np.zeros(self.n)
         self.weights[usable] = judgement.verdict.weights
-        rows = OwnColumns([(bucket.received, bucket.place) for bucket in self.buckets], self.n)
+        rows = OwnColumns([(bucket.received, bucket.mean) for bucket in self.buckets], self.n)
         combined = StreamedRows(rows).combine(judgement, usable, progress)
         spreading = [
             work
@@ -138,9 +138,9 @@ class OwnColumns:
     carries = False
 
     def __init__(self, blocks: Sequence[tuple[Tensor, Tensor | None]], n: int) -> None:
-        some = [(block, place) for block, place in blocks if block.shape[1]]
+        some = [(block, mean) for block, mean in blocks if block.shape[1]]
         self._arrays = [ArrayRows(block, BLOCK_BYTES) for block, _ in some]
-        self._places = [place for _, place in some]
+        self._means = [mean for _, mean in some]
         self._starts = starts_of(array.d for array in self._arrays)
         self.n, self.d = n, self._starts[-1]
         self.unusable: Mapping[int, str] = {}
@@ -156,7 +156,7 @@ class OwnColumns:
 
     def answer(self) -> Answer:
         """The buckets' own memory."""
-        return _IntoPlace(self._starts, self._places)
+        return _IntoPlace(self._starts, self._means)
 
     def changed(self) -> Sequence[int]:
         """None."""
@@ -166,8 +166,8 @@ class OwnColumns:
 class _IntoPlace:
     """The mean of the own columns, written where the rank's own numbers were. No block spans two buckets."""
 
-    def __init__(self, starts: Sequence[int], places: Sequence[Any]) -> None:
-        self._starts, self._memory = starts, [as_writable_array(place) for place in places]
+    def __init__(self, starts: Sequence[int], means: Sequence[Any]) -> None:
+        self._starts, self._memory = starts, [as_writable_array(mean) for mean in means]
 
     def _at(self, columns: slice) -> Any:
         bucket = bisect_right(self._starts, columns.start) - 1

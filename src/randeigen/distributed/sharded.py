@@ -184,12 +184,12 @@ def mapped(row: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return [mapped(value, change) for value in row]
 
 
-def _local_rows(rows: Sequence[Any], wanted: Sequence[bool]) -> Rows:
-    """What this rank holds of the wanted leaves, as rows; a column of zeros if there are no floats."""
+def _local_rows(rows: Sequence[Any], chosen: Sequence[bool]) -> Rows:
+    """What this rank holds of the chosen leaves, as rows; a column of zeros if there are no floats."""
     local = []
     for row in rows:
         parts = [leaf.to_local() if isinstance(leaf, DTensor) else leaf for leaf in leaves_of(row)]
-        kept = [part.detach() for part, want in zip(parts, wanted, strict=True) if want and part.numel()]
+        kept = [part.detach() for part, take in zip(parts, chosen, strict=True) if take and part.numel()]
         if not any(part.is_floating_point() for part in kept):
             kept.append(torch.zeros(1, device=parts[0].device))
         local.append(kept)

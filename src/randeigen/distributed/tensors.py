@@ -34,30 +34,30 @@ def local_tensors(
             raise BadRows("no parameter of the module has a gradient; call backward() first.")
     else:
         given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    found = [_local(tensor, place, peers, shards) for place, tensor in enumerate(given)]
-    if not shards and not any(local.tensor.numel() for local in found):  # a shard may well be empty
+    locals_ = [_local(tensor, index, peers, shards) for index, tensor in enumerate(given)]
+    if not shards and not any(local.tensor.numel() for local in locals_):  # a shard may well be empty
         raise BadRows("there is no number to average; pass tensors that hold some.")
-    return found
+    return locals_
 
 
-def _local(tensor: Any, place: int, peers: Peers, shards: Sequence[Peers]) -> Local:
+def _local(tensor: Any, index: int, peers: Peers, shards: Sequence[Peers]) -> Local:
     if not isinstance(tensor, Tensor):
-        raise BadRows(f"tensor {place} is a {type(tensor).__name__}; pass tensors, or a module.")
+        raise BadRows(f"tensor {index} is a {type(tensor).__name__}; pass tensors, or a module.")
     counted = all(others.rank == 0 for others in shards)
     if isinstance(tensor, DTensor):
-        counted = _counted(tensor, place, peers, shards)
+        counted = _counted(tensor, index, peers, shards)
         tensor = tensor.to_local()
     tensor = tensor.detach()
     if type(tensor) is nn.Parameter:
         tensor = tensor.data
     if reason := unfit(tensor):
-        raise BadRows(f"tensor {place} {reason}.")
+        raise BadRows(f"tensor {index} {reason}.")
     if tensor.dtype not in DTYPES:
-        raise BadRows(f"tensor {place} has dtype {tensor.dtype}; pass floating-point tensors.")
+        raise BadRows(f"tensor {index} has dtype {tensor.dtype}; pass floating-point tensors.")
     return Local(tensor, counted)
 
 
-def _counted(tensor: DTensor, place: int, peers: Peers, shards: Sequence[Peers]) -> bool:
+def _counted(tensor: DTensor, index: int, peers: Peers, shards: Sequence[Peers]) -> bool:
     """Whether this rank measures the local part: where it is replicated, the first shard does."""
     mesh = tensor.device_mesh
     sharded = {
@@ -65,16 +65,16 @@ def _counted(tensor: DTensor, place: int, peers: Peers, shards: Sequence[Peers])
         for dim, placement in enumerate(tensor.placements)
     }
     if any(placement.is_partial() for placement in sharded.values()):
-        raise BadRows(f"tensor {place} is a DTensor that is not summed up yet (Partial); redistribute it.")
+        raise BadRows(f"tensor {index} is a DTensor that is not summed up yet (Partial); redistribute it.")
     known = {frozenset(others.ranks) for others in shards}
     for ranks, placement in sharded.items():
         if isinstance(placement, Shard) and len(ranks) > 1 and ranks not in known:
             if ranks == frozenset(peers.ranks):
                 raise BadRows(
-                    f"tensor {place} is sharded over the group whose ranks are the rows, so no rank holds a "
+                    f"tensor {index} is sharded over the group whose ranks are the rows, so no rank holds a "
                     "row; pass the group of replicas, or attach a Guard to the model."
                 )
-            raise BadRows(f"tensor {place} is sharded over ranks that shards= does not name; pass its mesh.")
+            raise BadRows(f"tensor {index} is sharded over ranks that shards= does not name; pass its mesh.")
     return all(
         isinstance(sharded.get(frozenset(others.ranks)), Shard) or others.rank == 0 for others in shards
     )

@@ -166,13 +166,13 @@ class SharedDecision:
         usable[list(self.unusable)] = False
         return WeightedSum(self.weights * self.verdict.scale, usable, self.sizes)
 
-    def completed(self, moved: float = 0.0, clipped: float = 0.0) -> Aggregate[None]:
+    def completed(self, rounding: float = 0.0, clipped: float = 0.0) -> Aggregate[None]:
         """The aggregate without its mean, if writing it moved it by so much."""
         away = 0.0
         if self.counts_rounding:
             total = self.weighted_sum()
             total.in_float64(np.empty((self.weights.size, 0), f"f{self.inputs.itemsize}"))
-            away = total.rounding_error(moved) + clipped
+            away = total.rounding_error(rounding) + clipped
         return replace(
             self.bare,
             bias_bound=self.bare.bias_bound + away,

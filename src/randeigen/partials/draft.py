@@ -43,7 +43,7 @@ class OutputLeaf(NamedTuple):
 class Rounded(NamedTuple):
     """How far the dtype of the answer has moved it, and the largest number has cut it."""
 
-    moved: float
+    rounding: float
     clipped: float
 
 
@@ -91,13 +91,13 @@ class Draft:
 
     def write(self, columns: slice, values: Any) -> float:
         """Store the answer for some columns; how far rounding to the answer's dtype moved it."""
-        moved = 0.0
+        rounding = 0.0
         for entries in self._layout.leaf_slices(columns):
             leaf = self._averaged[entries.leaf]
             rounded = np.empty(entries.stop - entries.start, leaf.dtype)
-            moved = math.hypot(moved, store(rounded, values[entries.columns]))
+            rounding = math.hypot(rounding, store(rounded, values[entries.columns]))
             self._write_leaf(leaf, entries.start, rounded)
-        return moved
+        return rounding
 
     def memory_for(self, columns: slice, like: Any) -> Any:
         """No memory: the answer is on disk."""
@@ -144,7 +144,7 @@ class Draft:
                 try:
                     with open(os.path.join(self._folder, name), "rb") as file:
                         fields = strict_json(file.read(2**12).decode())
-                    rounded = Rounded(take_number(fields, "moved"), take_number(fields, "clipped"))
+                    rounded = Rounded(take_number(fields, "rounding"), take_number(fields, "clipped"))
                     notes[name] = range(int(first), int(last)), rounded
                 except (OSError, ValueError, Mangled):  # it is being removed, or is no note
                     continue

@@ -80,7 +80,7 @@ def spend(
         return Spent(columns, None)
     with Draft(os.fspath(out), rows, decision.identity, run, segments.count) as draft:
         weighted_sum = decision.weighted_sum()
-        moved = sum_blocks(SomeColumns(rows, columns), draft, weighted_sum, among(columns, progress))
+        rounding = sum_blocks(SomeColumns(rows, columns), draft, weighted_sum, among(columns, progress))
         if run.start == 0:
             draft.write_carried(rows.carried(decision.weights))
         changed = rows.changed()
@@ -88,7 +88,7 @@ def spend(
             raise BadRows(
                 f"rows {changed[:MAX_ROWS_NAMED]} changed while they were read; nothing was written."
             )
-        rounded = draft.settle(Rounded(moved, weighted_sum.clipped))
+        rounded = draft.settle(Rounded(rounding, weighted_sum.clipped))
     return Spent(columns, None if rounded is None else decision.completed(*rounded))
 
 

@@ -111,10 +111,10 @@ def header(data: bytes) -> tuple[dict[str, Any], list[Entry]]:
 def array(data: bytes, declared: Entry) -> NDArray[Any]:
     """One of its arrays, copied: what is kept must not hang on the whole file."""
     count = int(np.prod(declared.shape, dtype=object))
-    found = np.frombuffer(data, storage(declared.code), count, declared.offset.start)
+    values = np.frombuffer(data, storage(declared.code), count, declared.offset.start)
     if declared.code == "BOOL":
-        found = found.view(np.uint8) != 0
-    return np.array(found.reshape(declared.shape))
+        values = values.view(np.uint8) != 0
+    return np.array(values.reshape(declared.shape))
 
 
 def shares_of(arrays: Mapping[str, NDArray[Any]], segments: Segments, n: int) -> dict[Subtree, GramShare]:

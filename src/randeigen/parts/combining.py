@@ -105,7 +105,7 @@ class Combining:
         sums: dict[int, WeightedSum] = {}
         if self.partition.hybrid:
             sums[KEPT] = self._weighted_sum(self._scale * self._default, sizes[KEPT])
-        moved = 0.0
+        rounding = 0.0
         with np.errstate(all="ignore"):
             for columns, block in as_matrices(rows.blocks()):
                 block = as_host_array(block)
@@ -115,15 +115,16 @@ class Combining:
                     if run.times > 1:
                         for at, whole in pending.parts(run, start, piece):
                             written = self._run(run, at, whole, judge, sums.get(KEPT))
-                            moved = math.hypot(moved, answer.write(slice(at, at + whole.shape[1]), written))
+                            error = answer.write(slice(at, at + whole.shape[1]), written)
+                            rounding = math.hypot(rounding, error)
                         continue
                     if run.part not in sums:
                         weights = self.scales[run.part] * self.weights[run.part]
                         sums[run.part] = self._weighted_sum(weights, sizes[run.part])
-                    moved = math.hypot(moved, answer.write(slice(start, stop), sums[run.part](piece)))
+                    rounding = math.hypot(rounding, answer.write(slice(start, stop), sums[run.part](piece)))
                 if progress:
                     progress("averaging", columns.stop, rows.d)
-        self._rounding += [moved, *(each.rounding_error(0.0) for each in sums.values())]
+        self._rounding += [rounding, *(each.rounding_error(0.0) for each in sums.values())]
         return answer
 
     def _weighted_sum(self, usable_weights: Array, size: RowSizes | None) -> WeightedSum:
@@ -168,7 +169,7 @@ class Combining:
         return answer
 
     def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]], in_place: bool) -> _Group:
-        """The answer of parts that have weights of their own: in their places, or as they are listed."""
+        """The answer of parts that have weights of their own: in order, or as they are listed."""
         weights = np.concatenate([each.scales[:, None] * each.weights for _, each in judged])
         if in_place:
             weights = weights[np.argsort(np.concatenate([index for index, _ in judged]))]
@@ -206,9 +207,9 @@ def _rounding(numbers: Any, weights: Any) -> float:
         live = xp.where((weights > 0)[:, :, None], numbers, 0.0)
         unit = float(abs(live).max()) or 1.0
         squares = (((live / unit) ** 2).sum(2) * shares).sum(1)
-    lengths = as_host(sums * squares**0.5)
-    peak = float(lengths.max())
-    length = peak * float(np.sqrt(((lengths / peak) ** 2).sum())) if peak > 0 else 0.0
+    norms = as_host(sums * squares**0.5)
+    peak = float(norms.max())
+    length = peak * float(np.sqrt(((norms / peak) ** 2).sum())) if peak > 0 else 0.0
     return float((numbers.shape[1] + 2) * UNIT_ROUNDOFF[8] * length * unit)
 
 

@@ -63,8 +63,8 @@ class HybridJudge:
             large = np.flatnonzero(~(self._variances(self.inner.in_unit(pieces)[0], most) <= most * most))
             if not large.size:
                 return []
-            found = self._large(pieces[large.tolist()], first, most)
-        return [(large[index], judged) for index, judged in found]
+            judged = self._large(pieces[large.tolist()], first, most)
+        return [(large[index], each) for index, each in judged]
 
     def _variances(self, pieces: Any, most: float) -> Array:
         """(p,) of (p, n, w) pieces, along all directions together: more than along one."""
@@ -72,14 +72,14 @@ class HybridJudge:
         rows = slice(None) if live.all() else np.flatnonzero(live).tolist()
         # Squares of float32 numbers may over- or underflow.
         in_float64 = not (works_in_float32(pieces) and 1e-15 < most < 1e15)
-        found = []
+        squares = []
         for some in slices_of(pieces, in_float64):
             some = some[:, rows]  # a row without weight may be as long as it likes
             w = beside(self.inner.prior[live], some)
             w = w.astype(some.dtype) if isinstance(w, np.ndarray) else w
             apart = some - (w @ some)[:, None]
-            found.append(namespace(apart).einsum("pnw,pnw->pn", apart, apart))
-        return np.asarray(as_host(stacked(found)) @ self.inner.prior[live])
+            squares.append(namespace(apart).einsum("pnw,pnw->pn", apart, apart))
+        return np.asarray(as_host(stacked(squares)) @ self.inner.prior[live])
 
     def _large(self, pieces: Any, first: int, most: float) -> list[tuple[Index, Judged]]:
         rng = np.random.default_rng([self.inner.seed, Stream.PARTS, first])

@@ -116,9 +116,9 @@ class Judge:
         """
         exact = as_float64(pieces)
         xp, longest = namespace(exact), 2.0 ** min(MAX_ROW_EXPONENT + self.exponent, 1000)
-        lengths = xp.amax(abs(exact), 2)
-        beyond = lengths > longest
-        near = xp.where(beyond[:, :, None], exact / lengths[:, :, None] * longest, exact)
+        largest = xp.amax(abs(exact), 2)
+        beyond = largest > longest
+        near = xp.where(beyond[:, :, None], exact / largest[:, :, None] * longest, exact)
         scaled = near * 2.0**-self.exponent
         fits = (scaled * 2.0**self.exponent == near).reshape(len(near), -1).all(1) & beyond.any(1)
         return xp.where(fits[:, None, None], scaled, math.nan), beyond
@@ -151,15 +151,15 @@ class Judge:
         cloud = geometry.with_prior_weights(self.prior)
         unit = cloud.scale
         rng = np.random.default_rng([self.seed, Stream.RULE, part])
-        found = judge(cloud, self.rule, self.index, self.assumed, rng)
-        w, scale = found.verdict.weights[None], found.verdict.scale
+        judgement = judge(cloud, self.rule, self.index, self.assumed, rng)
+        w, scale = judgement.verdict.weights[None], judgement.verdict.scale
         held, others = (float(share[0]) for share in held_by_heaviest(w, self.assumed.certified))
-        assert found.bias_bound is not None
+        assert judgement.bias_bound is not None
         variance = math.inf if others <= 0 or not scale else 0.0
         if held > 0 and others > 0 and scale:
-            bound = found.bias_bound / scale / unit
+            bound = judgement.bias_bound / scale / unit
             variance = max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0)
-        judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(found.verdict.stop),))
+        judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(judgement.verdict.stop),))
         if not is_plain(cloud) or not math.isfinite(float(judged.traces[0])):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
         # The variance holds its rounding already; what rounding hides of the influence is added to it.

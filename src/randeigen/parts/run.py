@@ -207,13 +207,13 @@ def _notes(partition: Partition, combining: Combining, index: Index, default: Ar
         if not own.size:
             return (f"none of {partition.count:,} parts stood out: all have the weights of the whole rows",)
         ordered = own[np.argsort(-combining.bounds[own], kind="stable")]
-        shown = [
+        named = [
             f"{partition.name(part)} (without rows {_named(index[_cut(combining.weights[part], default)])})"
             for part in ordered[:MAX_PARTS_NAMED].tolist()  # of thousands, that many are put into words
         ]
         more = f" and {own.size - MAX_PARTS_NAMED:,} more" if own.size > MAX_PARTS_NAMED else ""
         count = f"{own.size:,} of {partition.count:,} parts stood out and have weights of their own"
-        return (f"{count}: {', '.join(shown)}{more}",)
+        return (f"{count}: {', '.join(named)}{more}",)
     return (
         f"judged in {partition.count:,} parts, each with weights of its own; the weights here are their mean "
         "over all columns",
