@@ -117,8 +117,9 @@ def run_cells(options: argparse.Namespace) -> None:
     until = time.time() + 60 * options.minutes
     records = [one for path in (*options.have, options.out) for one in read(path)]
     done = {Cell(**one["cell"]): one for one in records if is_whole(one)}
-    cells = [cell for cell in plan(options.label, options.passes, options.rounds) if cell not in done]
-    waiting = list(dict.fromkeys(cells))
+    cells = plan(options.label, options.passes, options.rounds)
+    needed = dict.fromkeys(one for cell in cells for one in (cell.base, cell))
+    waiting = [cell for cell in needed if cell not in done]
     taken = dict[str, float]()  # the longest time of a cell of each rule
     setting = (options.encoder, options.task, options.clients, options.device)
     pool = ProcessPoolExecutor(options.workers, get_context("spawn"))

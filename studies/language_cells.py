@@ -43,7 +43,7 @@ SETTINGS = {
     "own": (None, None),
 }
 # What must be shown first; `large`, for an encoder of 109 million, and `small` are asked for by name.
-PASSES = ("main", "eps", "seeds", "rules", "parts", "long", "eps-more", "eps-seeds")
+PASSES = ("main", "adaptive", "eps", "seeds", "parts", "rules", "eps-rules", "long", "more-seeds", "eps-more")
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,9 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     """All cells, the most important first. The unattacked mean of a seed comes before its other cells."""
     start = Cell("none", "mean", 0.0, rounds=rounds, encoder=encoder)
     ours = ("randeigen", "randeigen-hybrid", "randeigen-rows")
-    hidras, attacks = ("hidra", "hidra-adaptive"), ("ep-boosted", "hidra", "ep", "ep-blended")
-    grid = ("randeigen", "mean", "filtering", "no-regret", "published")
+    filters = ("filtering", "no-regret", "published")
+    adaptive = ("filtering-adaptive", "no-regret-adaptive")
+    attacks = ("ep-boosted", "hidra", "ep", "ep-blended")
 
     def at(eps: float, attacks: Sequence[str], rules: Sequence[str], **more: Any) -> list[Cell]:
         return [replace(start, attack=a, rule=r, eps=eps, **more) for a in attacks for r in rules]
@@ -97,52 +98,55 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     def unattacked(rules: Sequence[str], **more: Any) -> list[Cell]:
         return [replace(start, rule=rule, **more) for rule in rules]
 
+    def of_each_eps(attacks: Sequence[str], rules: Sequence[str]) -> list[Cell]:
+        return [cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, attacks, rules)]
+
+    core = [*unattacked(("mean", "randeigen")), *at(0.2, attacks[:2], ("mean", *ours[:2]))]
     kinds: dict[str, list[Cell]] = {
         "main": [
-            *unattacked(("mean", "randeigen")),
-            *at(0.2, attacks[:2], grid),
+            *core,
+            *at(0.2, attacks[:2], filters),
             *at(0.2, (*attacks[2:], "hidra-adaptive"), ("mean", "randeigen")),
-            *at(0.2, attacks, ("randeigen-hybrid",)),
+            *at(0.2, attacks[2:], ours[1:2]),
         ],
-        "eps": [
-            cell
-            for eps in (0.1, 0.05, 0.15)
-            for cell in at(eps, attacks[:2], ("randeigen", "mean", "randeigen-hybrid", *grid[2:]))
-        ],
-        "rules": [
-            *unattacked((*ours[1:], *grid[2:])),
-            *at(0.2, attacks[2:], grid[2:]),
-            *at(0.2, hidras, ("filtering-adaptive", "no-regret-adaptive")),
-            *at(0.2, attacks[:1], ("filtering-adaptive", "no-regret-adaptive")),
-        ],
+        "adaptive": at(0.2, ("hidra-adaptive", "hidra", "ep-boosted"), adaptive),
+        "eps": of_each_eps(attacks[:2], ("randeigen", "mean")),
+        "seeds": [replace(cell, seed=seed) for seed in (1, 2) for cell in core],
         "parts": [
-            *at(0.2, (*hidras, "hidra-rows"), ours[1:]),
+            *at(0.2, ("hidra-rows",), ours),
+            *at(0.2, ("hidra", "hidra-adaptive"), ours[2:]),
+            *at(0.2, ("hidra-adaptive",), ours[1:2]),
             *at(0.2, ("ep-boosted", "ep", "ep-blended"), ours[2:]),
-            *at(0.2, ("hidra-rows",), ("mean", "randeigen")),
+            *at(0.2, ("hidra-rows",), ("mean",)),
         ],
+        "rules": [*unattacked((*ours[1:], *filters)), *at(0.2, attacks[2:], filters)],
+        "eps-rules": of_each_eps(attacks[:2], (ours[1], *filters)),
         "long": [
             *unattacked(("mean", "randeigen"), setting="long"),
             *at(0.2, attacks, ("mean", *ours[:2]), setting="long"),
         ],
-        "eps-more": [
-            cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, attacks[2:], ("randeigen", "mean"))
-        ],
+        "eps-more": of_each_eps(attacks[2:], ("randeigen", "mean")),
         "large": [*unattacked(("mean", "randeigen")), *at(0.2, attacks[:1], ("mean", "randeigen"))],
         "trial": [
             replace(start, setting="trial"),
             *at(0.2, ("ep", "hidra"), ("mean", "randeigen-hybrid", "filtering-adaptive"), setting="trial"),
         ],
     }
+    kinds["more-seeds"] = [
+        replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"] if cell not in core
+    ]
     small = replace(start, setting="own")
     kinds["small"] = [
         replace(small, attack=attack, rule=rule, eps=0.0 if attack == "none" else 0.2)
         for rule in ("mean", *ours[:2], "filtering-adaptive", ours[2], "filtering", "no-regret")
         for attack in ("none", "ep", "ep-boosted", "hidra", "hidra-adaptive", "ep-blended", "hidra-rows")
     ]
+    # Attackers who send nothing, and what EP adds to that, over seeds.
     kinds["silent"] = [
-        replace(small, attack="ep-silent", rule=rule, eps=0.2) for rule in ("mean", "randeigen")
+        replace(small, attack=attack, rule=rule, eps=0.2, seed=seed)
+        for seed in range(3)
+        for attack in ("ep-silent", "ep", "ep-boosted")
+        for rule in ("mean", *ours[:2])
     ]
-    kinds["seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"]]
-    kinds["eps-seeds"] = [replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["eps"]]
     for name in passes:
         yield from kinds[name]

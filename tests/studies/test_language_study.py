@@ -29,6 +29,7 @@ def test_every_pass_has_cells_of_known_attacks_and_rules() -> None:
         assert {cell.attack for cell in cells} <= set(ATTACKS)
         assert {cell.rule for cell in cells} <= set(RULES)
         assert len(set(cells)) == len(cells)
+    assert len(set(plan("minilm", list(PASSES), 20))) == len(list(plan("minilm", list(PASSES), 20)))
 
 
 def test_a_cell_asks_for_the_boost_and_the_threshold_that_it_names() -> None:
@@ -52,8 +53,8 @@ def test_a_cell_is_played_and_told() -> None:
     end = record["history"][-1]
     assert 0 <= end["own"] <= 1
     runs = {cell: record, replace(cell, attack="ep", rule="randeigen", eps=0.2): record}
-    shown = table(runs, "sst2-tiny", "trial")
-    assert f"{100 * end['accuracy']:.1f} / {100 * end['own']:.1f}" in shown
+    text = table(runs, "sst2-tiny", "trial")
+    assert f"{100 * end['accuracy']:.1f} / {100 * end['own']:.1f}" in text
 
 
 def test_files_of_lines_and_records_are_read_alike(tmp_path: Path) -> None:
