@@ -33,7 +33,7 @@ import randeigen
 from randeigen.distributed import Guard, all_reduce
 from randeigen.distributed.fsdp import KeptRows
 from randeigen.distributed.rank_rows import RankRows
-from randeigen.pipeline import run_source
+from randeigen.pipeline import Options, run
 from studies.provenance import made_with
 
 LINK_BYTES_PER_S = 200e9  # assumed of NVLink in an all-reduce, each way; not measured
@@ -161,7 +161,7 @@ def fsdp_step(device: torch.device) -> dict[str, Any]:
     kept, given, place = KeptRows(rows), torch.randn(1000, device=device), torch.empty(1000, device=device)
     kept(place, given, dist.group.WORLD, None)  # type: ignore[arg-type]
     assert bool(place.isnan().all())
-    run_source(rows, randeigen.RandEigen(f=0), 0, "gram")
+    run(rows, randeigen.RandEigen(f=0), Options(0, "gram"))
     assert torch.equal(place, given)
     assert error < 1e-5
     return {"weights": exchange.weights.tolist(), "error": error, "by_hand": reduced.weights.tolist()}
@@ -218,7 +218,7 @@ def rank_of(device: torch.device, numbers: int, dtype: torch.dtype) -> dict[str,
     def decide() -> None:
         nonlocal weights
         rows.start(flat)
-        run_source(rows, rule, 0, "gram")
+        run(rows, rule, Options(0, "gram"))
         weights = rows.weights
         rows.finish()
 

@@ -195,31 +195,15 @@ def aggregate(
         ((100,), [0.0, 0.0])
     """
     chosen = as_rule(rule, eps, f)
+    options = pipeline.Options(seed, geometry, on_excess, row_weights, cap, progress)
     if not (isinstance(partition, str) and partition == WHOLE):
         rows = as_rows(rows, multiple=chosen.block_multiple())
         cut = Partition.of(partition, rows.leaves, rows.d)
         if cut is not None:
             check_exact(geometry)
-            return parts.run(
-                rows,
-                chosen,
-                cut,
-                seed=seed,
-                on_excess=on_excess,
-                row_weights=row_weights,
-                cap=cap,
-                progress=progress,
-            )
-    return pipeline.run(
-        rows,
-        chosen,
-        seed=seed,
-        geometry=geometry,
-        on_excess=on_excess,
-        row_weights=row_weights,
-        cap=cap,
-        progress=progress,
-    )
+            return parts.run(rows, chosen, cut, options)
+    source = pipeline.StreamedRows(as_rows(rows, multiple=chosen.block_multiple()))
+    return pipeline.run(source, chosen, options)
 
 
 def as_rule(rule: RuleLike | None, eps: float | None, f: int | None) -> Rule:

@@ -27,7 +27,7 @@ NEIGHBOUR_RATIO = 4.0  # of the same distance: rows nearer to one row than this 
 SQUARED_SEPARATION = 9.0  # of the kept rows' top variance: a group is three standard deviations or more away
 EQUAL_WEIGHT_TOLERANCE = 1e-13  # of an even share: weights this close to it are it, but for rounding
 MAX_ROWS_COMPARED = 1_000  # kept and cut rows, each: more are not compared
-MAX_ROWS_NAMED = 20  # rows in a note
+MAX_ROWS_IN_NOTE = 20
 
 
 def meaning(corrupt: str = "f corrupt rows", most: str = "this", rows: str = "rows") -> str:
@@ -205,11 +205,11 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
 
 def note_on(group: Sequence[int], f: int) -> str:
     """A note on rows that were cut together, in the caller's numbering."""
-    rows = ", ".join(map(str, group[:MAX_ROWS_NAMED]))
-    more = f" and {len(group) - MAX_ROWS_NAMED} more" if len(group) > MAX_ROWS_NAMED else ""
+    # `showing.first_of`, written out: who follows a call through the source opens one module less.
+    more = f" and {len(group) - MAX_ROWS_IN_NOTE:,} more" if len(group) > MAX_ROWS_IN_NOTE else ""
     note = (
-        f"rows {rows}{more} were cut together and agree with each other as closely as the kept rows do: "
-        "they may be an honest minority"
+        f"rows {', '.join(map(str, group[:MAX_ROWS_IN_NOTE]))}{more} were cut together and agree with each "
+        "other as closely as the kept rows do: they may be an honest minority"
     )
     if len(group) > f:
         few = f"{f} usable row{'' if f == 1 else 's'}"

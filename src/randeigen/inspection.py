@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -218,7 +217,7 @@ def inspect(
     source = pipeline.StreamedRows(as_rows(rows))
     if names is not None and len(names) != source.n:
         raise BadParameter(f"{len(names)} names were given for {source.n} rows; give one for each.")
-    seed = secrets.randbits(64) if seed is None else pipeline.checked_seed(seed)
+    seed = pipeline.seed_or_fresh(seed)
     whole = source.measure(Statistic.GRAM, geometry, seed, progress=progress)
     index = np.setdiff1d(np.arange(source.n), list(source.unusable))
     called = None if names is None else tuple(map(str, names))

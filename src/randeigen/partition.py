@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from randeigen.errors import BadParameter
+from randeigen.showing import first_of
 from randeigen.types import Index
 
 Leaves: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]  # name and shape of each, in the order of columns
@@ -268,5 +269,4 @@ def _spans(item: Any, leaves: Leaves, ends: Sequence[int], d: int) -> list[tuple
 def _known(names: Sequence[str]) -> str:
     if list(names) in ([], [""]):
         return "these rows are plain vectors, without names; give slices of columns, or columns:NUMBER"
-    more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
-    return f"there are {', '.join(names[:MAX_NAMES_SHOWN])}{more}"
+    return f"there are {first_of(names, MAX_NAMES_SHOWN)}"

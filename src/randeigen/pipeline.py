@@ -10,8 +10,8 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from randeigen.rules.randeigen import reference_verdict
 from randeigen.source import Combined, Judgement, Source
 from randeigen.types import (
     Aggregate,
+    Array,
     Decision,
     Geometry,
     GeometryKind,
@@ -43,50 +44,48 @@ from randeigen.types import (
 )
 
 
-def run(
-    rows: Any,
-    rule: Rule,
-    *,
-    seed: int | None = None,
-    geometry: GeometryKind = "auto",
-    on_excess: OnExcess = "raise",
-    row_weights: Any = None,
-    cap: float = MAX_CLAIM_RATIO,
-    progress: Progress | None = None,
-) -> Aggregate:
-    """Aggregate `rows` by `rule`, and certify. Reads them twice: once to measure, once to average."""
-    source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
-    return run_source(source, rule, seed, geometry, on_excess, row_weights, cap, progress)
+class Settings(NamedTuple):
+    """The checked options of one call."""
+
+    f: int  # how many of the rows the rule assumes corrupt
+    stated: int  # how many the caller says may be
+    claims: Array | None
+    seed: int
 
 
-def run_source(
-    source: Source,
-    rule: Rule,
-    seed: int | None = None,
-    geometry: GeometryKind = "auto",
-    on_excess: OnExcess = "raise",
-    row_weights: Any = None,
-    cap: float = MAX_CLAIM_RATIO,
-    progress: Progress | None = None,
-) -> Aggregate:
-    """`run` for rows wherever they are: in this process, or spread over the ranks of a job."""
-    check_on_excess(on_excess)
-    f = rule.assumed_corrupt(source.n)
-    stated = max(f, rule.stated_corrupt(source.n))
-    claims = None if row_weights is None else read_claims(row_weights, cap, source.n)
-    # Drawn after the last row arrived: an adversary may know everything but this.
-    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
-    kind = rule.geometry if geometry == "auto" else geometry
+@dataclass(frozen=True)
+class Options:
+    """How rows are aggregated, beside the rule. `aggregate` says what each option means."""
+
+    seed: int | None = None
+    geometry: GeometryKind = "auto"
+    on_excess: OnExcess = "raise"
+    row_weights: Any = None
+    cap: float = MAX_CLAIM_RATIO
+    progress: Progress | None = None
+
+    def checked(self, rule: Rule, n: int) -> Settings:
+        """What the options come to for n rows; raises where one of them is wrong."""
+        check_on_excess(self.on_excess)
+        f = rule.assumed_corrupt(n)
+        claims = None if self.row_weights is None else read_claims(self.row_weights, self.cap, n)
+        return Settings(f, max(f, rule.stated_corrupt(n)), claims, seed_or_fresh(self.seed))
+
+
+def run(source: Source, rule: Rule, options: Options) -> Aggregate:
+    """Aggregate rows by `rule`, and certify: in this process, or spread over the ranks of a job."""
+    f, stated, claims, seed = options.checked(rule, source.n)
+    kind = rule.geometry if options.geometry == "auto" else options.geometry
     # A certificate needs more than a rule may; only one that goes by directions is content with these.
     by_directions = rule.statistic() is Statistic.DIRECTIONS
     want = Statistic.DIRECTIONS if by_directions else Statistic.GRAM
-    whole = source.measure(want, kind, seed, progress=progress)
-    assumed = assume(f, source.n, source.unusable, on_excess, stated)
+    whole = source.measure(want, kind, seed, progress=options.progress)
+    assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
     usable = _usable(source)
     index = np.flatnonzero(usable)
     cloud, notes = whole.take(index), assumed.notes
     if claims is not None:
-        prior, on_claims = prior_weights_of(claims[index], cap, assumed.f)
+        prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)
         cloud, notes = cloud.with_prior_weights(prior), (*notes, *on_claims)
     rng = np.random.default_rng([seed, Stream.RULE])
     judgement = judge(cloud, rule, index, assumed, rng)
@@ -95,8 +94,8 @@ def run_source(
     if not by_column:
         with single_threaded_blas(cloud.n):
             groups = cut_together(cloud, verdict.weights, assumed.certified)
-    mean, away, to_mean = source.combine(judgement, usable, progress)
-    _refuse_changes(source)
+    mean, away, to_mean = source.combine(judgement, usable, options.progress)
+    refuse_changes(source)
     assert judgement.bias_bound is not None
     if to_mean is None:
         # Rounding of the answer has no particular direction, so it adds to the distance as a right angle.
@@ -119,8 +118,7 @@ def run_source(
 def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
     """The mean that `run` finds, alone: without a certificate no more is measured than the rule needs."""
     source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
-    f = rule.assumed_corrupt(source.n)
-    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
+    f, seed = rule.assumed_corrupt(source.n), seed_or_fresh(seed)
     # Integers are settled by weights, which a rule that works column by column has only by the reference.
     everything = source.carries and not rule.weighs_rows()
     with suppress(NeedsFullPass), np.errstate(all="ignore"):  # hostile numbers overflow; then all is measured
@@ -134,7 +132,7 @@ def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> A
     index, rng = np.flatnonzero(usable), np.random.default_rng([seed, Stream.RULE])
     judgement = judge(whole.take(index), rule, index, assumed, rng, certificate=False)
     mean = source.combine(judgement, usable).mean
-    _refuse_changes(source)
+    refuse_changes(source)
     return mean
 
 
@@ -252,6 +250,11 @@ def _usable(source: Source) -> Mask:
     return usable
 
 
+def seed_or_fresh(seed: int | None) -> int:
+    """The seed, checked; None draws one, after the last row arrived: an adversary may know all but this."""
+    return secrets.randbits(64) if seed is None else checked_seed(seed)
+
+
 def checked_seed(seed: int) -> int:
     """The seed, if it is a whole number from 0, of any size: Python's or numpy's, no bool and no float."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
@@ -286,7 +289,7 @@ def on_all_rows(
     )
 
 
-def _refuse_changes(source: Source) -> None:
+def refuse_changes(source: Source | Rows) -> None:
     """A file rewritten between the two readings would be averaged without having been judged."""
     changed = list(source.changed())
     if changed:

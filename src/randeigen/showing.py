@@ -90,10 +90,10 @@ def _form(mean: Any) -> str:
     return f"{str(mean.dtype).removeprefix('torch.')} {kind} of shape {tuple(mean.shape)}"
 
 
-def first_of(words: Sequence[object], most: int) -> str:
-    """The first of these, and how many more there are: "3, 5 and 8 more"."""
-    more = f" and {len(words) - most:,} more" if len(words) > most else ""
-    return ", ".join(map(str, words[:most])) + more
+def first_of(words: Sequence[object], most: int, separator: str = ", ") -> str:
+    """The first of these, and how many more there are: "3, 5 and 8 more"; by "; ", "3; 5; and 8 more"."""
+    more = f"{separator.strip(', ')} and {len(words) - most:,} more" if len(words) > most else ""
+    return separator.join(map(str, words[:most])) + more
 
 
 def named(rows: Sequence[int], kind: str = "row") -> str:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from randeigen import Aggregate, aggregate
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
-from randeigen.pipeline import run
 from randeigen.rows import as_rows
 from randeigen.rules.base import Facts, Rule
 from randeigen.rules.clipping import CenteredClipping, NormClipping
@@ -53,6 +53,10 @@ EVERY: dict[str, Make] = {name: make for name, (make, _) in RULES.items()} | {
     name: (lambda f, make=make: make(f, 1.0)) for name, make in SIGMA.items()
 }
 N, D, F = 12, 20, 2
+
+
+def run(rows: Any, rule: Rule, **options: Any) -> Aggregate[Any]:
+    return aggregate(rows, rule=rule, **options)
 
 
 def cloud(n: int = N, d: int = D, seed: int = 0, dtype: Any = np.float64) -> np.ndarray:

@@ -24,6 +24,7 @@ from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.formats.io import is_url, storage
 from randeigen.rows.write import coded
 from randeigen.rules import Rule
+from randeigen.showing import first_of
 from randeigen.types import Aggregate, Progress
 
 SUFFIXES = ", ".join(FORMATS)
@@ -218,15 +219,12 @@ def _open(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:
 
 def excess_of_files(error: TooManyCorrupt, paths: Sequence[str], f: int) -> str:
     """The library's error names rows; this one names the caller's files."""
-    first = list(error.reasons.items())[:MAX_REASONS_SHOWN]
-    reasons = [f"{paths[row]} ({without_path(reason)})" for row, reason in first]
-    hidden = len(error.rows) - len(first)
-    more = f"; and {hidden} more" if hidden > 0 else ""
+    reasons = [f"{paths[row]} ({without_path(reason)})" for row, reason in error.reasons.items()]
     some = len(error.rows) < len(paths)
     advice = ", or give --on-excess drop to go on without them" if some else ""
     return (
         f"{len(error.rows)} of {len(paths)} files are unusable, but at most {f} were said to be corrupt: "
-        f"{'; '.join(reasons)}{more}. Find out why{advice}."
+        f"{first_of(reasons, MAX_REASONS_SHOWN, '; ')}. Find out why{advice}."
     )
 
 

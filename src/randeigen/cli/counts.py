@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from randeigen.cli.console import UsageError
+from randeigen.showing import first_of
 
 
 def read_counts(file: str, paths: Sequence[str]) -> tuple[Any, ...]:
@@ -30,8 +31,7 @@ def read_counts(file: str, paths: Sequence[str]) -> tuple[Any, ...]:
     by_row = {rows[0]: claims[key] for key, rows in matches.items()}
     missing = [path for row, path in enumerate(paths) if row not in by_row]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UsageError(f"--counts {file} has no count for {missing[0]}{more}; give one for each file.")
+        raise UsageError(f"--counts {file} has no count for {first_of(missing, 1)}; give one for each file.")
     if len(by_row) < len(matches):
         raise UsageError(f"--counts {file} has two counts for one file.")
     return tuple(by_row[row] for row in range(len(paths)))

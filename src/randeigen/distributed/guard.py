@@ -21,7 +21,7 @@ from randeigen.distributed.rank_rows import RankRows, check_rule
 from randeigen.distributed.tensors import Local, local_tensors, packed
 from randeigen.distributed.trust import Trust
 from randeigen.errors import BadFraction, BadModel, BadParameter, RandEigenError, TooManyCorrupt
-from randeigen.pipeline import checked_seed, run_source
+from randeigen.pipeline import Options, checked_seed, run
 from randeigen.rules import RandEigen, Rule
 from randeigen.types import Array
 from randeigen.types import OnExcess as RowsOnExcess
@@ -200,7 +200,7 @@ class Guard:
         on_excess: RowsOnExcess = "drop" if self.on_excess == "drop" else "raise"
         try:
             with torch.no_grad():
-                result = run_source(rows, self.rule, seed, "gram", on_excess)
+                result = run(rows, self.rule, Options(seed, "gram", on_excess))
         except (TooManyCorrupt, BadFraction) as error:
             if self.on_excess != "nan":
                 raise

@@ -20,7 +20,7 @@ from randeigen.distributed.rank_rows import check_rule
 from randeigen.errors import BadRows, RandEigenError
 from randeigen.geometry.gram_accumulator import NOT_FINITE
 from randeigen.geometry.gram_share import GramShare
-from randeigen.pipeline import StreamedRows, checked_seed, run_source
+from randeigen.pipeline import Options, StreamedRows, checked_seed, run
 from randeigen.rows import as_rows
 from randeigen.rules import RandEigen
 from randeigen.source import Combined, Judgement
@@ -79,7 +79,7 @@ def aggregate(
     check_rule(chosen, source.n)
     coin = source.agree()
     seed = step_seed(coin, 0) if seed is None else checked_seed(seed)
-    return run_source(source, chosen, seed, "gram", on_excess)
+    return run(source, chosen, Options(seed, "gram", on_excess))
 
 
 class ShardedRows:

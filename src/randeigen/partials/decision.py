@@ -19,7 +19,7 @@ from randeigen.geometry.segments import whole
 from randeigen.partials import decision_json
 from randeigen.partials.inputs import Inputs
 from randeigen.partials.storing import bytes_of
-from randeigen.pipeline import run_source
+from randeigen.pipeline import Options, run
 from randeigen.rows.formats.checked import Mangled
 from randeigen.rows.formats.io import strict_json
 from randeigen.rows.write import replacing
@@ -99,9 +99,8 @@ def decide(
     if given is not None and seed is not None and seed != given:
         raise BadParameter(f"seed={seed}, but the files were measured with seed {given}; leave it out.")
     source = MeasuredFiles(partial)
-    bare = run_source(
-        source, chosen, given if given is not None else seed, "gram", on_excess, row_weights, cap
-    )
+    options = Options(given if given is not None else seed, "gram", on_excess, row_weights, cap)
+    bare = run(source, chosen, options)
     call = {"rule": rule if isinstance(rule, str) else None, "eps": eps, "f": f, "on_excess": on_excess}
     inputs = replace(partial.inputs, seed=bare.seed)
     return SharedDecision(inputs, bare, source.sizes, source.counts_rounding, call, partial.digests)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
 from randeigen.combine import RowSizes
-from randeigen.errors import BadParameter, BadRows
+from randeigen.errors import BadParameter
 from randeigen.geometry.choice import MAX_EXACT_ROWS
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import as_batch
@@ -22,12 +21,12 @@ from randeigen.parts.combining import KEPT, Combining
 from randeigen.parts.hybrid import HybridJudge
 from randeigen.parts.judging import Judge
 from randeigen.parts.measuring import MeasuredParts, exponent_of
-from randeigen.pipeline import checked_seed, judge
-from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
-from randeigen.rules.base import MAX_ROWS_NAMED, Rule, assume, check_on_excess
+from randeigen.pipeline import Options, judge, refuse_changes
+from randeigen.prior_weights import prior_weights_of
+from randeigen.rules.base import MAX_ROWS_NAMED, Rule, assume
 from randeigen.showing import first_of
 from randeigen.source import Judgement
-from randeigen.types import Aggregate, Array, Index, Mask, OnExcess, Progress, Rows, Stop, Verdict
+from randeigen.types import Aggregate, Array, Index, Mask, Rows, Stop, Verdict
 
 MAX_PARTS_NAMED = 8  # in a note
 
@@ -61,34 +60,20 @@ class Parts:
         return self.partition.name(part)
 
 
-def run(
-    rows: Rows,
-    rule: Rule,
-    partition: Partition,
-    *,
-    seed: int | None = None,
-    on_excess: OnExcess = "raise",
-    row_weights: Any = None,
-    cap: float = MAX_CLAIM_RATIO,
-    progress: Progress | None = None,
-) -> Aggregate:
+def run(rows: Rows, rule: Rule, partition: Partition, options: Options) -> Aggregate:
     """Aggregate `rows` by `rule` in each part, and certify the whole. Reads them twice."""
-    check_on_excess(on_excess)
     _check(rows, rule)
-    f = rule.assumed_corrupt(rows.n)
-    stated = max(f, rule.stated_corrupt(rows.n))
-    claims = None if row_weights is None else read_claims(row_weights, cap, rows.n)
-    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
+    f, stated, claims, seed = options.checked(rule, rows.n)
     partition = partition.without_short_runs()
-    measured = MeasuredParts(rows, partition, seed, progress)
+    measured = MeasuredParts(rows, partition, seed, options.progress)
     unusable = dict(sorted(measured.unusable.items()))
-    assumed = assume(f, rows.n, unusable, on_excess, stated)
+    assumed = assume(f, rows.n, unusable, options.on_excess, stated)
     usable = np.ones(rows.n, dtype=bool)
     usable[list(unusable)] = False
     index = np.flatnonzero(usable)
     prior, notes = np.ones(index.size), assumed.notes
     if claims is not None:
-        prior, on_claims = prior_weights_of(claims[index], cap, assumed.f)
+        prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)
         notes = (*notes, *on_claims)
     unit = measured.whole.scale
     cloud = measured.whole.take(index).with_prior_weights(prior)
@@ -112,17 +97,14 @@ def run(
         combining.add(part, each)
     sizes = {part: RowSizes.of(each, combining.weights[part]) for part, each in parts.items()}
     sizes[KEPT] = RowSizes.of(cloud, default)
-    answer = combining.average(rows, hybrid if whole else one, sizes, progress)
+    answer = combining.average(rows, hybrid if whole else one, sizes, options.progress)
     if whole is not None:
         with np.errstate(all="ignore"):
             _add_the_rest(combining, cloud, whole)
     mean_weights = np.zeros(rows.n)
     mean_weights[usable] = combining.union.weights
     mean = answer.finish(mean_weights)
-    if changed := list(rows.changed()):
-        raise BadRows(
-            f"rows {changed[:MAX_ROWS_NAMED]} changed on disk while they were read; aggregate them again."
-        )
+    refuse_changes(rows)
     own = combining.own
     notes = (*notes, *_notes(partition, combining, index, default))
     verdict = (

@@ -17,6 +17,7 @@ import numpy as np
 
 from randeigen.backend.batched import BatchVerdict, GeometryBatch
 from randeigen.errors import BadFraction, BadParameter, TooManyCorrupt
+from randeigen.showing import first_of
 from randeigen.types import (
     Array,
     Decision,
@@ -236,8 +237,7 @@ def assume(
     stated = f if stated is None else stated
     if gone <= f and gone < n:
         return Assumed(f - gone, stated - gone)
-    reasons = "; ".join(f"row {i} is {why}" for i, why in list(unusable.items())[:MAX_ROWS_NAMED])
-    reasons += f"; and {gone - MAX_ROWS_NAMED} more" if gone > MAX_ROWS_NAMED else ""
+    reasons = first_of([f"row {i} is {why}" for i, why in unusable.items()], MAX_ROWS_NAMED, "; ")
     if on_excess == "raise" or gone == n:
         advice = "" if gone == n else ', or pass on_excess="drop" to go on without them'
         raise TooManyCorrupt(

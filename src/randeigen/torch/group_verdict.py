@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +14,8 @@ from randeigen.api import RuleLike, as_rule
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.gram import ENTRY_ROUNDING, START_DIRECTIONS, GramGeometry
-from randeigen.pipeline import checked_seed
 from randeigen.pipeline import judge as judge_rows
+from randeigen.pipeline import seed_or_fresh
 from randeigen.rules import Rule
 from randeigen.rules.base import Assumed, assume, check_on_excess
 from randeigen.showing import InLines, Pairs, named, note_lines, unusable_lines
@@ -170,7 +169,7 @@ def judge(
 
     `itemsize` is that of the gradients; the Gram matrix of half-precision ones is made in float32.
     """
-    seed = secrets.randbits(64) if seed is None else checked_seed(seed)
+    seed = seed_or_fresh(seed)
     n = gram.shape[0]
     with np.errstate(invalid="ignore"):
         norms = np.sqrt(np.maximum(gram.diagonal(), 0.0))
