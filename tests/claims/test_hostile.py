@@ -339,7 +339,7 @@ class TestClaimedWeights:
             [], [1, 1, 1], [1] * 5, [0, 0, 0, 0], [np.nan] * 4, [-1] * 4, [np.inf] * 4,
             np.ones((2, 2), object),
         ],
-        ids=repr,
+        ids=lambda claims: repr(claims).partition(" at 0x")[0],
     )  # fmt: skip
     def test_what_holds_no_claims_is_the_callers_mistake(self, claims: Any) -> None:
         with pytest.raises(BadRows, match="row_weights"):

@@ -66,7 +66,6 @@ class TestModels:
     @pytest.mark.parametrize(
         ("model", "d"),
         [(convnet, 319_520), (mnistnet, 431_080), (small_convnet, 2_050)],
-        ids=lambda v: str(v),
     )
     def test_they_have_the_published_size(self, model: Any, d: int) -> None:
         assert StackedModel(model()).d == d
