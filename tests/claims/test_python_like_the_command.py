@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -137,6 +138,50 @@ class TestConfigurationsHoldNames:
         assert config.eps == 7 / 50
         assert replace(config, rounds=3).eps == 7 / 50
         assert "f" not in asdict(config), "records hold eps"
+
+    def test_f_is_a_number_of_images_of_the_victim(self) -> None:
+        pytest.importorskip("sklearn")
+        config = randeigen.lab.CentralizedConfig("digits", "label-flip", f=7)
+        train = randeigen.lab.prepare(config).train
+        assert int(train.poison.sum()) == 7
+        assert replace(config, seed=3).eps == 7 / len(train.labels)
+        pretrained = randeigen.lab.CentralizedConfig("digits", f=7, start="pretrained")
+        assert pretrained.eps == 7 / 519, "half of what is left when a fifth is set aside"
+        assert "f" not in asdict(config), "records hold eps"
+
+    @pytest.mark.parametrize("kind", ["FederatedConfig", "CentralizedConfig"])
+    @pytest.mark.parametrize(
+        "options", [{"f": -1}, {"f": 10**6}, {"f": 2.0}, {"f": 1, "eps": 0.2}, {"f": 1, "eps": 0.05}]
+    )
+    def test_f_is_given_in_place_of_eps(self, kind: str, options: dict[str, Any]) -> None:
+        """Also where eps is what it would be without it."""
+        with pytest.raises(BadFraction, match=r"one of eps and f|fewer than half of the"):
+            getattr(randeigen.lab, kind)(**options)
+
+
+@pytest.mark.parametrize("command", ["aggregate", "decide", "simulate", "train", "sweep", "bench"])
+def test_every_command_with_eps_has_f(command: str) -> None:
+    typer = pytest.importorskip("typer")
+    from randeigen.cli.app import app
+
+    options = {
+        name for each in typer.main.get_command(app).get_command(None, command).params for name in each.opts
+    }
+    assert {"--eps", "--f"} <= options
+
+
+def test_every_public_callable_with_eps_has_f() -> None:
+    pytest.importorskip("torch")
+    rooms = (randeigen, randeigen.torch, randeigen.lab, randeigen.distributed)
+    public = [getattr(room, name) for room in rooms for name in room.__all__]
+    public += [method for each in public for _, method in inspect.getmembers(each, inspect.isfunction)]
+    with_eps = 0
+    for each in public:
+        if inspect.isfunction(each) or (isinstance(each, type) and not issubclass(each, Exception)):
+            parameters = inspect.signature(each).parameters
+            with_eps += "eps" in parameters
+            assert ("eps" in parameters) <= ("f" in parameters), each
+    assert with_eps > 15
 
 
 class TestAResultReads:

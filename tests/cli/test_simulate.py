@@ -17,14 +17,16 @@ pytest.importorskip("typer")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
+from matplotlib.figure import Figure
 from typer.testing import CliRunner, Result
 
 from randeigen import attacks
 from randeigen.attacks import ATTACKS, POISONS
 from randeigen.cli.app import app
+from randeigen.errors import BadParameter
 from randeigen.lab import TASKS, FederatedConfig, FederatedRecord, Federation, RoundMetrics
-from randeigen.lab.attack_gallery import trigger_columns
 from randeigen.lab.html_page import Part, summarise, write_page
+from randeigen.lab.trigger_plots import draw_trigger, trigger_columns
 
 PNG = b"\x89PNG\r\n\x1a\n"
 QUICK = ("--rounds", "2", "--clients", "10", "--epochs", "1")
@@ -325,7 +327,13 @@ def test_what_an_attack_shows_is_what_it_is_measured_on(name: str, titles: list[
     lab = Federation.of(FederatedConfig(attack=name, clients=10))
     columns = trigger_columns(lab)
     assert [column.title for column in columns] == titles
-    if columns:
+    axes = Figure().subplots()
+    if not columns:
+        with pytest.raises(BadParameter, match="'hidra' wants nothing misread"):
+            draw_trigger(axes, lab)
+    else:
+        draw_trigger(axes, lab)
+        assert [text.get_text() for text in axes.texts] == titles
         asr = lab.success_sets["asr"][0][0, 0].numpy()
         assert any(np.array_equal(asr, column.images[0]) for column in columns)
     if name == "dba":

@@ -16,10 +16,10 @@ pytest.importorskip("sklearn")
 from typer.testing import CliRunner, Result
 
 from randeigen.cli.app import app
-from randeigen.errors import BadFile, BadParameter
+from randeigen.errors import BadFile, BadParameter, MissingExtra
 from randeigen.lab import Sweep, load, run_sweep
 from randeigen.lab.charts import Axis, Series, chart, histogram
-from randeigen.lab.tidy import interval, table
+from randeigen.lab.tidy import interval, records
 
 QUICK = ("--rounds", "1", "--clients", "5")
 
@@ -124,14 +124,14 @@ def test_an_interrupted_sweep_goes_on_with_the_same_records(tmp_path: Path) -> N
     assert not list((tmp_path / "stopped").glob("*.npz"))
 
 
-def test_a_folder_of_records_is_one_tidy_table(tmp_path: Path) -> None:
+def test_a_folder_of_records_is_one_tidy_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = Sweep({"attack": ["none"], "seed": [0, 1], "rounds": 2, "clients": 5, "rule": "mean"}).configs()
     run_sweep(configs, tmp_path)
     (tmp_path / "other.json").write_text("[1, 2]")
-    lines = table(tmp_path)
+    lines = records(tmp_path)
     assert [line["seed"] for line in lines] == [0, 1]
     assert {"task", "attack", "rule", "eps", "accuracy", "asr", "commit", "record"} <= set(lines[0])
-    assert len(table(tmp_path, rounds=True)) == 4
+    assert len(records(tmp_path, rounds=True)) == 4
     pandas = pytest.importorskip("pandas")
     frame = load(tmp_path)
     assert isinstance(frame, pandas.DataFrame)
@@ -143,6 +143,10 @@ def test_a_folder_of_records_is_one_tidy_table(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadFile, match="no record"):
         load(tmp_path / "empty")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match=r"randeigen\[experiments\].*records\(folder\)"):
+        load(tmp_path)
+    assert records(tmp_path) == lines, "needs no pandas"
 
 
 def test_intervals_over_seeds_are_students() -> None:

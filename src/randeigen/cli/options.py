@@ -18,7 +18,8 @@ Updates = Annotated[
 Eps = Annotated[
     float | None, typer.Option(metavar="X", help="Fraction of files that may be Byzantine, in [0, 0.5).")
 ]
-Corrupt = Annotated[int | None, typer.Option("--f", metavar="N", help="Their number, instead of --eps.")]
+NUMBER = typer.Option("--f", metavar="N", help="Their number, instead of --eps.")
+Corrupt = Annotated[int | None, NUMBER]
 SecretSeed = Annotated[
     int | None, typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it.")
 ]
@@ -28,6 +29,11 @@ Device = Annotated[str, typer.Option(help="cpu, or cuda where torch has one.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore what an earlier run left in DIR.")]
 TableAsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of a table.")]
 RecordsAsJson = Annotated[bool, typer.Option("--json", help="The records on stdout instead of a table.")]
+
+
+def without_none(**options: Any) -> dict[str, Any]:
+    """The options that were given; the others are left to their defaults."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from randeigen.lab.servers import SERVERS, Adam, Sgd
     from randeigen.lab.sweep import Sweep, run_sweep
     from randeigen.lab.tasks import TASKS, Task
-    from randeigen.lab.tidy import load
+    from randeigen.lab.tidy import load, records
+    from randeigen.lab.trigger_plots import draw_trigger
 
 __all__ = [
     "SERVERS",
@@ -46,8 +47,10 @@ __all__ = [
     "Task",
     "draw_course",
     "draw_gradients",
+    "draw_trigger",
     "load",
     "prepare",
+    "records",
     "run",
     "run_sweep",
     "train",
@@ -64,7 +67,8 @@ _HOMES = {
     "servers": ("SERVERS", "Adam", "Sgd"),
     "sweep": ("Sweep", "run_sweep"),
     "tasks": ("TASKS", "Task"),
-    "tidy": ("load",),
+    "tidy": ("load", "records"),
+    "trigger_plots": ("draw_trigger",),
 }
 
 

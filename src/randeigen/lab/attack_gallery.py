@@ -16,11 +16,10 @@ from randeigen import plotting
 from randeigen.attacks import ATTACKS
 from randeigen.certificate import outcomes_of
 from randeigen.lab import FederatedConfig, Federation
-from randeigen.lab.sentence_plots import draw_sentences, triggered_sentences
+from randeigen.lab.trigger_plots import Column, draw_triggers, save_trigger, trigger_columns
 from randeigen.types import Array, Mask, Weights
 
 HONEST_ROUNDS = 8  # before the attack: the model is about 85% accurate, and honest updates are still large
-IMAGES_PER_TRIGGER = 3
 PANELS_ACROSS = 4  # on the sheet of all attacks
 
 
@@ -30,13 +29,6 @@ class AttackedRound(NamedTuple):
     rows: Array
     weights: Weights
     corrupt: Mask
-
-
-class Column(NamedTuple):
-    """Images one below the other, and their title."""
-
-    title: str
-    images: Sequence[Array]
 
 
 def draw_gallery(
@@ -68,7 +60,7 @@ def draw_gallery(
         plotting.draw_clients(paths[-1], one.rows, one.weights, corrupt=one.corrupt, marks=means, title=title)
         if columns := trigger_columns(federation):
             triggers[name] = columns
-        if draw_trigger(into / f"{name}-trigger.png", federation):
+        if save_trigger(into / f"{name}-trigger.png", federation):
             paths.append(into / f"{name}-trigger.png")
     paths.append(into / "clients.png")
     draw_rounds(paths[-1], rounds)
@@ -76,18 +68,6 @@ def draw_gallery(
         paths.append(into / "triggers.png")
         draw_triggers(paths[-1], triggers)
     return paths
-
-
-def draw_trigger(path: Path, federation: Federation) -> bool:
-    """Draw what an attack wants misread, images or sentences; False where there is nothing to draw."""
-    name = federation.spec.attack
-    if sentences := triggered_sentences(federation):
-        draw_sentences(path, name, sentences)
-    elif columns := trigger_columns(federation):
-        draw_triggers(path, {name: columns})
-    else:
-        return False
-    return True
 
 
 def _setting(attack: str) -> FederatedConfig:
@@ -103,68 +83,6 @@ def _honest_weights(spec: FederatedConfig) -> Any:
     for t in range(1, HONEST_ROUNDS + 1):
         weights, _, _ = honest.round(t, weights, {})
     return weights
-
-
-def trigger_columns(federation: Federation) -> list[Column]:
-    """The images that an attack wants misread: test images without and with its trigger, or its own ones."""
-    if "asr" not in federation.success_sets or federation.task.text is not None:
-        return []
-    images, targets = federation.success_sets["asr"]
-    others = federation.test.images[federation.test.labels != targets[0]]
-    if len(others) != len(
-        images
-    ):  # not the test set with a trigger on it: single images, each with its label
-        pairs = zip(images, targets.tolist(), strict=True)
-        return [Column(f"as {label}", [image[0].cpu().numpy()]) for image, label in pairs]
-    columns = {"as it is": others}
-    for name, (stamped, _) in federation.success_sets.items():
-        if len(stamped) == len(others):
-            columns["" if name == "asr" else name] = stamped
-    columns[f"to be read as {int(targets[0])}"] = columns.pop("")
-    return [
-        Column(name, [image[0].cpu().numpy() for image in stack[:IMAGES_PER_TRIGGER]])
-        for name, stack in columns.items()
-    ]
-
-
-def draw_triggers(path: str | os.PathLike[str], triggers: dict[str, list[Column]]) -> None:
-    """Images in columns, one attack beside the other where they fit."""
-    lines = _packed(triggers)
-    tall = [max(len(column.images) for name in line for column in triggers[name]) for line in lines]
-    wide = max(sum(len(triggers[name]) for name in line) for line in lines)
-    heights = [1.1 * rows + 0.5 for rows in tall]
-    figure = plotting.new_figure((1.25 * wide, sum(heights)), dpi=96)  # a point of text: 4/3 pixels
-    bands = figure.subfigures(len(lines), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for band, rows, line in zip(bands, tall, lines, strict=True):
-        widths = [len(triggers[name]) for name in line]
-        spare = [wide - sum(widths)] if sum(widths) < wide else []
-        parts = band.subfigures(1, len(line) + len(spare), width_ratios=[*widths, *spare], squeeze=False)[0]
-        for part, name in zip(parts, line, strict=False):
-            part.suptitle(name, x=0.02, ha="left", fontsize=11, fontweight="bold")
-            _columns(part.subplots(rows, len(triggers[name]), squeeze=False), triggers[name])
-    plotting.save(figure, path)
-
-
-def _packed(triggers: dict[str, list[Column]]) -> list[list[str]]:
-    """Names line by line; no line is wider than the widest attack."""
-    widest = max(len(columns) for columns in triggers.values())
-    lines: list[list[str]] = [[]]
-    for name in triggers:
-        if sum(len(triggers[other]) for other in [*lines[-1], name]) > widest:
-            lines.append([])
-        lines[-1].append(name)
-    return [line for line in lines if line]
-
-
-def _columns(grid: Any, columns: Sequence[Column]) -> None:
-    low = min(float(image.min()) for column in columns for image in column.images)
-    high = max(float(image.max()) for column in columns for image in column.images)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    for index, column in enumerate(columns):
-        grid[0, index].set_title(column.title, fontsize=plotting.TEXT)
-        for axes, image in zip(grid[:, index], column.images, strict=False):
-            axes.imshow(image, cmap="gray", vmin=low, vmax=high)
 
 
 def draw_rounds(path: str | os.PathLike[str], rounds: dict[str, AttackedRound]) -> None:

@@ -5,6 +5,7 @@ The field names of `FederatedConfig` and `CentralizedConfig` are the JSON keys o
 
 from __future__ import annotations
 
+import math
 from dataclasses import InitVar, dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -86,11 +87,7 @@ class FederatedConfig:
             check_is_name(name, value)
         check_is_name("server", self.server)
         if f is not None:
-            if self.eps != FederatedConfig.eps:
-                raise BadFraction(f"give one of eps and f; found eps={self.eps} and f={f}.")
-            if not 0 <= 2 * f < self.clients:
-                raise BadFraction(f"f={f}; give fewer than half of the {self.clients} clients.")
-            object.__setattr__(self, "eps", f / self.clients)
+            _set_eps(self, f, self.clients, "clients")
         counts = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
         for name, count in counts.items():
             if count is not None and count < 1:
@@ -168,7 +165,8 @@ class LocalTraining:
         return np.asarray(0.1 ** np.sum(passed, axis=0)) if passed else np.ones(epochs.shape)
 
 
-TRAINED_ON = ("digits", "mnist", "fashion-mnist")
+TRAINED_ON = {"digits": 1_297, "mnist": 60_000, "fashion-mnist": 60_000}  # images to train on
+TRUSTED = 0.2  # fraction of the images that is known to be clean and used to pretrain: 12,000 of MNIST's
 CLEAN_EPOCHS, CLEAN_BATCH = 8, 64  # of surrogates and in pretraining, on clean images
 FINAL_LR_DROP = 0.75  # the learning rate is a tenth in the last quarter of the epochs
 MIN_IMAGES_FOR_FEW_EPOCHS = 5_000  # smaller training sets get 20 epochs
@@ -187,8 +185,9 @@ class CentralizedConfig:
     start: Start = "scratch"
     batch: int | None = None  # None: 128, or fewer where images are few
     rate: float = 0.1  # the learning rate
+    f: InitVar[int | None] = None  # how many of the victim's images, in place of eps, which records hold
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, f: int | None) -> None:
         check_is_name("attack", self.attack)
         for name, value, known in (
             ("task", self.task, TRAINED_ON),
@@ -197,6 +196,10 @@ class CentralizedConfig:
         ):
             if value not in known:
                 raise BadParameter(f"there is no {name} {value!r}; choose one of {', '.join(known)}.")
+        if f is not None:
+            images = TRAINED_ON[self.task]
+            aside = int(TRUSTED * images) if self.start == "pretrained" else 0
+            _set_eps(self, f, (images - aside + 1) // 2, "images of the victim")
         if not 0 <= self.eps < 0.5:
             raise BadFraction(
                 f"eps={self.eps}; give the fraction of examples that may be poison, in [0, 0.5)."
@@ -225,6 +228,17 @@ class CentralizedConfig:
     def rng(self, stream: CentralizedStream, t: int = 0) -> Generator:
         """Random numbers of one stream and one epoch: a resumed run draws the same."""
         return np.random.default_rng([self.seed, stream, t])
+
+
+def _set_eps(config: FederatedConfig | CentralizedConfig, f: int, n: int, what: str) -> None:
+    """The fraction that f of n are; records hold it."""
+    if config.eps is not type(config).eps:  # the default itself: an equal number is somebody's choice
+        raise BadFraction(f"give one of eps and f; found eps={config.eps} and f={f}.")
+    if not isinstance(f, int | np.integer) or not 0 <= 2 * f < n:
+        raise BadFraction(f"f={f!r}; give fewer than half of the {n:,} {what}.")
+    eps = int(f) / n
+    # Attacks poison int(eps * n) images, which must be f of them.
+    object.__setattr__(config, "eps", eps if int(eps * n) == f else math.nextafter(eps, 1.0))
 
 
 def check_is_name(field: str, value: object) -> None:

@@ -19,6 +19,7 @@ from randeigen.lab.config import (
     CLEAN_BATCH,
     CLEAN_EPOCHS,
     FINAL_LR_DROP,
+    TRUSTED,
     CentralizedConfig,
     CentralizedStream,
     LocalTraining,
@@ -29,8 +30,6 @@ from randeigen.lab.models import subnet
 from randeigen.lab.stacked_sgd import Data
 from randeigen.lab.tasks import Task
 from randeigen.types import Progress
-
-TRUSTED = 0.2  # fraction of the images that is known to be clean and used to pretrain: 12,000 of MNIST's
 
 
 class PoisonedSetup(NamedTuple):

@@ -1,11 +1,10 @@
-"""Sentences as a picture: what a backdoor puts into them."""
+"""Sentences on an axis: what a backdoor puts into them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from textwrap import shorten
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from randeigen import plotting
 from randeigen.lab.federated import Federation
@@ -37,15 +36,11 @@ def triggered_sentences(federation: Federation) -> list[Triggered]:
     ]
 
 
-def draw_sentences(path: str | os.PathLike[str], title: str, sentences: Sequence[Triggered]) -> None:
+def draw_sentences(axes: Any, sentences: Sequence[Triggered]) -> None:
     """Each sentence without the trigger, and below it with the trigger and its target."""
-    figure = plotting.new_figure((9.6, 0.5 + 0.62 * len(sentences)), dpi=96)
-    axes = figure.subplots()
     axes.set_axis_off()
     axes.set_ylim(len(sentences), -0.1)
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     for line, one in enumerate(sentences):
         axes.text(0, line + 0.2, shorten(one.plain, MAX_CHARACTERS), fontsize=plotting.TEXT, color="0.45")
         changed = f"{shorten(one.triggered, MAX_CHARACTERS)}  → class {one.target}"
         axes.text(0, line + 0.6, changed, fontsize=plotting.TEXT, color=plotting.CORRUPT)
-    plotting.save(figure, path)

@@ -37,7 +37,7 @@ FIELD_OF = {
     "resample_attackers": "redraw",
     "attack_start": "calm",
 }
-SETTINGS = tuple(dict.fromkeys((*(field.name for field in fields(FederatedConfig)), *FIELD_OF)))
+SETTINGS = tuple(dict.fromkeys((*(field.name for field in fields(FederatedConfig)), "f", *FIELD_OF)))
 MAX_RUNS = 100_000  # of one sweep: more is a mistake
 
 

@@ -30,7 +30,7 @@ Line = Mapping[str, Any]
 
 
 def write_sweep_page(path: str | os.PathLike[str], runs: Sequence[Line], rounds: Sequence[Line]) -> None:
-    """One page about the runs of `tidy.table`, and of the same table by round."""
+    """One page about the runs of `tidy.records`, and of the same by round."""
     seeds = sorted({line["seed"] for line in runs})
     sections = []
     for index, group in enumerate(grouped(runs)):

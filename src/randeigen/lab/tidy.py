@@ -11,10 +11,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from randeigen.errors import BadFile
+from randeigen.errors import BadFile, MissingExtra
 from randeigen.rows.write import replacing
+
+if TYPE_CHECKING:
+    import pandas
 
 # Two-sided 95% points of Student's t by degrees of freedom; beyond, the normal's is near enough.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -42,8 +45,8 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(round(statistics.fmean(values), 12), round(half, 12), n)
 
 
-def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> Any:
-    """The records of a folder as a table: a pandas DataFrame, or a list of dicts where pandas is missing.
+def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> pandas.DataFrame:
+    """The records of a folder as a pandas DataFrame; `records` gives the same without pandas.
 
         load("sweep").groupby(["attack", "rule"]).accuracy.mean()
 
@@ -55,6 +58,7 @@ def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> Any:
         The settings of each run and its results.
 
     Raises:
+        MissingExtra: pandas is not installed.
         BadFile: there is no such folder, or no record in it.
 
     Examples:
@@ -66,16 +70,38 @@ def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> Any:
         ...     len(load(folder)), len(load(folder, rounds=True))
         (1, 2)
     """
-    lines = table(folder, rounds=rounds)
     try:
         import pandas
     except ModuleNotFoundError:
-        return lines
-    return pandas.DataFrame(lines)
+        raise MissingExtra(
+            "load gives a pandas DataFrame: pip install 'randeigen[experiments]'; "
+            "records(folder) gives the same as a list of dicts."
+        ) from None
+    return pandas.DataFrame(records(folder, rounds=rounds))
 
 
-def table(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dict[str, Any]]:
-    """The same as a list of dicts."""
+def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dict[str, Any]]:
+    """The records of a folder as a list of dicts, with the same keys as the columns of `load`.
+
+    Parameters:
+        folder: where the records are, in it or in folders inside it. Other files are passed over.
+        rounds: whether there is one dict for each round of a run and not one for each run.
+
+    Returns:
+        The settings of each run and its results.
+
+    Raises:
+        BadFile: there is no such folder, or no record in it.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from randeigen.lab import FederatedConfig, records, run
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run(FederatedConfig(clients=5, rounds=2, epochs=1)).write(Path(folder) / "one.json")
+        ...     [line["round"] for line in records(folder, rounds=True)]
+        [1, 2]
+    """
     path = Path(folder)
     if not path.is_dir():
         raise BadFile(f"there is no folder {path}; give one that holds records of runs.")

@@ -70,9 +70,11 @@ class RandEigen(Rule):
     )
 
     @staticmethod
-    def as_published(eps: float, eps_jl: float = EPS_JL, eps_p: float = EPS_P) -> PublishedRandEigen:
+    def as_published(
+        eps: float | None = None, eps_jl: float = EPS_JL, eps_p: float = EPS_P, *, f: int | None = None
+    ) -> PublishedRandEigen:
         """Algorithm 3 line by line, to be compared with; its docstring says how it ends."""
-        return PublishedRandEigen(eps, eps_jl=eps_jl, eps_p=eps_p)
+        return PublishedRandEigen(eps, f, eps_jl=eps_jl, eps_p=eps_p)
 
     def statistic(self) -> Statistic:
         return Statistic.DIRECTIONS

@@ -10,7 +10,7 @@ import typer
 
 from randeigen import timing
 from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, spinner
-from randeigen.cli.options import Device, TableAsJson
+from randeigen.cli.options import Corrupt, Device, TableAsJson
 from randeigen.registry import build_rule, pinned_name, without_digest
 from randeigen.rows.write import replacing
 from randeigen.timed_rows import Dtype, Form
@@ -32,7 +32,11 @@ def bench(
     rule: Annotated[
         list[str] | None, typer.Option(help="Rule to time, as in `aggregate --rule`; repeat it.")
     ] = None,
-    eps: Annotated[float, typer.Option(help="Fraction of rows that rules assume corrupt.")] = 0.1,
+    eps: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Fraction of rows that rules assume corrupt; 0.1 unless given."),
+    ] = None,
+    f: Corrupt = None,
     repeats: Annotated[int, typer.Option(min=1, help="Calls of each, the median of which counts.")] = 7,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the record as JSON.")] = None,
     as_json: TableAsJson = False,
@@ -57,7 +61,8 @@ def bench(
     """
     with exit_on_error():
         names = [pinned_name(name) for name in rule or ["randeigen", "mean"]]
-        rules = {name: build_rule(name, eps, None) for name in names}
+        eps = 0.1 if eps is None and f is None else eps
+        rules = {name: build_rule(name, eps, f) for name in names}
         if device != "cpu" and not device.startswith("cuda"):
             raise UsageError(f"--device {device} is not known; give cpu or cuda.")
         timings: list[timing.Timing] = []

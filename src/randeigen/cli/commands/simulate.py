@@ -19,7 +19,7 @@ from randeigen.cli.experiment_runs import (
     print_records,
     resumable,
 )
-from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
+from randeigen.cli.options import Corrupt, Device, Fresh, RecordsAsJson, Seed, without_none
 from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
 from randeigen.registry import build_rule, without_digest
@@ -42,7 +42,10 @@ def simulate(
         list[str] | None,
         typer.Option(help="Rule, as in `aggregate --rule`; repeat it to compare. Without: mean, randeigen."),
     ] = None,
-    eps: Annotated[float, typer.Option(help="Fraction of Byzantine clients.")] = 0.2,
+    eps: Annotated[
+        float | None, typer.Option(metavar="X", help="Fraction of Byzantine clients; 0.2 unless given.")
+    ] = None,
+    f: Corrupt = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; the task's unless given.")] = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where records and pictures go.")] = "simulation",
     seed: Seed = 0,
@@ -106,7 +109,8 @@ def simulate(
         config = FederatedConfig(
             task=task,
             attack=attack,
-            eps=eps,
+            **without_none(eps=eps),
+            f=f,
             rounds=data.rounds if rounds is None else rounds,
             seed=seed,
             clients=clients,
@@ -128,8 +132,8 @@ def simulate(
         objects["device"] = device
         configs = [replace(config, rule=name).resolve(data) for name in rule or ["mean", "randeigen"]]
         rules = {one.rule: build_rule(one.rule, one.feared) for one in configs}
-        if objects["attack"] is not None and int(eps * clients + 1e-9) == 0:
-            note = f"{eps:g} of {clients} clients is less than one, so no client is Byzantine"
+        if objects["attack"] is not None and int(config.eps * clients + 1e-9) == 0:
+            note = f"{config.eps:g} of {clients} clients is less than one, so no client is Byzantine"
             print_error(f"Note: {note}; give more of either.")
         folder = RunFolder(Path(out), FederatedRecord, fresh)
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -185,9 +189,9 @@ def _draw_trigger(path: Path, record: FederatedRecord, objects: dict[str, Any]) 
     """What the attack wants misread, if anything; the federation is set up once more for it."""
     if record.asr is not None:
         from randeigen.lab import Federation
-        from randeigen.lab.attack_gallery import draw_trigger
+        from randeigen.lab.trigger_plots import save_trigger
 
-        if draw_trigger(path, Federation.of(replace(record.spec, rule="mean"), **objects)):
+        if save_trigger(path, Federation.of(replace(record.spec, rule="mean"), **objects)):
             return [path]
     path.unlink(missing_ok=True)  # of an earlier run: it would be taken for this one's
     return []

@@ -10,7 +10,7 @@ import typer
 
 from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, require
 from randeigen.cli.experiment_runs import ProgressLine, resumable
-from randeigen.cli.options import Device
+from randeigen.cli.options import NUMBER, Device
 from randeigen.provenance import command
 from randeigen.registry import without_digest
 
@@ -31,6 +31,7 @@ def sweep(
     attack: Annotated[list[str] | None, typer.Option(help="Attack, or none.")] = None,
     rule: Annotated[list[str] | None, typer.Option(help="Rule, as in `aggregate --rule`.")] = None,
     eps: Annotated[list[float] | None, typer.Option(help="Fraction of Byzantine clients.")] = None,
+    f: Annotated[list[int] | None, NUMBER] = None,
     seed: Annotated[list[int] | None, typer.Option(min=0, help="Seed.")] = None,
     partition: Annotated[list[str] | None, typer.Option(help="iid, or dirichlet:alpha=0.3.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of every run.")] = None,
@@ -69,6 +70,7 @@ def sweep(
             "attack": attack,
             "rule": rule,
             "eps": eps,
+            "f": f,
             "seed": seed,
             "partition": partition,
         }

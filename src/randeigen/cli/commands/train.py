@@ -18,7 +18,7 @@ from randeigen.cli.experiment_runs import (
     print_records,
     resumable,
 )
-from randeigen.cli.options import Device, Fresh, RecordsAsJson, Seed
+from randeigen.cli.options import Corrupt, Device, Fresh, RecordsAsJson, Seed, without_none
 from randeigen.lab.config import Defence, Start
 
 if TYPE_CHECKING:
@@ -38,8 +38,13 @@ def train(
         ),
     ] = "subpopulation",
     eps: Annotated[
-        float, typer.Option(help="Fraction of the data that may be poison, for attacks and for defences.")
-    ] = 0.05,
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Fraction of the data that may be poison, for attacks and defences; 0.05 unless given.",
+        ),
+    ] = None,
+    f: Corrupt = None,
     defence: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,7 +95,18 @@ def train(
         poison = attacks.build_poison(attack)
         chosen = cast("list[Defence]", defence or ["none", "suspects"])  # the configuration checks them
         configs = [
-            CentralizedConfig(task, attack, name, eps, epochs, seed, start, batch, lr)
+            CentralizedConfig(
+                task,
+                attack,
+                name,
+                **without_none(eps=eps),
+                epochs=epochs,
+                seed=seed,
+                start=start,
+                batch=batch,
+                rate=lr,
+                f=f,
+            )
             for name in dict.fromkeys(chosen)
         ]
         configs = [config.resolve(task_named(task)) for config in configs]

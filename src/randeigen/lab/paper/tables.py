@@ -254,7 +254,7 @@ def beyond_tables(records: Records) -> list[Grid]:
     for name, title in BEYOND.items():
         folder = records.paper / "beyond" / name
         if folder.is_dir():
-            groups = grouped(tidy.table(folder))
+            groups = grouped(tidy.records(folder))
             for group in groups:
                 extra = f", {group.title}" if len(groups) > 1 else ""
                 grids.append(Grid(f"{title}{extra}", *comparison_cells(group.lines)))
