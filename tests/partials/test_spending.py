@@ -69,6 +69,38 @@ def test_a_part_may_be_spent_again_and_parts_may_overlap(
     assert sorted(os.listdir(out.parent)) == ["mean.safetensors", "other.safetensors"]
 
 
+def test_a_part_that_comes_again_after_the_last_changes_nothing(
+    paths: list[str], decision: SharedDecision, out: Path
+) -> None:
+    """As engines do that retry tasks, or run the slow ones twice; and parts of no columns may come last."""
+    expected = spend_all(paths, decision, out)
+    assert spend(paths, decision, (1, K), out=out) == spend(paths, decision, (1, K), out=out)
+    assert spend(paths, decision, (0, 10_000), out=out).complete is None
+    assert out.read_bytes() == expected
+    assert os.listdir(out.parent) == ["mean.safetensors"]
+    other = sum(partial(paths, (i, 2)) for i in range(2)).verdict(f=2)
+    with pytest.raises(BadParameter, match="exists; give another name, or force=True"):
+        spend(paths, other, (1, K), out=out)
+    out.write_bytes(expected[:-1])
+    with pytest.raises(BadParameter, match="exists; give another name, or force=True"):
+        spend(paths, decision, (0, K), out=out)
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling link"])
+def test_a_name_that_is_taken_by_something_else_is_refused_at_once(
+    kind: str, paths: list[str], decision: SharedDecision, out: Path
+) -> None:
+    if kind == "folder":
+        out.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(out)
+    else:
+        out.symlink_to("nowhere")
+    with pytest.raises(BadParameter, match="exists; give another name, or force=True"):
+        spend(paths, decision, out=out)
+    assert os.listdir(out.parent) == ["mean.safetensors"]
+
+
 def test_a_worker_that_is_interrupted_is_run_again(
     paths: list[str], decision: SharedDecision, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

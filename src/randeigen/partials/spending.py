@@ -9,7 +9,7 @@ from typing import NamedTuple
 from randeigen.combine import sum_blocks
 from randeigen.errors import BadParameter, BadRows
 from randeigen.partials.decision import SharedDecision
-from randeigen.partials.draft import Draft, Rounded
+from randeigen.partials.draft import Draft, Finished, Rounded
 from randeigen.partials.inputs import Inputs, Part, SomeColumns, checked_part, open_files
 from randeigen.partials.partial import among
 from randeigen.rows.file_rows import FileRows
@@ -38,7 +38,8 @@ def spend(
 
     Workers write their columns into a hidden file beside `out`, which takes its place once all columns are
     in it: it is there whole or not at all, and holds the bytes that `randeigen aggregate` writes. A part that
-    failed is run again. Parts need not be those of `partial`.
+    failed is run again; one that is run again after the file is complete compares it, and leaves it. Parts
+    need not be those of `partial`.
 
     Parameters:
         paths: The files that were measured, in the same order.
@@ -52,7 +53,8 @@ def spend(
         The columns that were written and, from whoever completed the file, the aggregate without its mean.
 
     Raises:
-        BadParameter: `part` or `decision` cannot be, `out` exists, or its format cannot be written in parts.
+        BadParameter: `part` or `decision` cannot be, `out` holds something else, or its format cannot be
+            written in parts.
         BadRows: The files are not those that were judged, or changed while they were read.
 
     Examples:
@@ -69,8 +71,6 @@ def spend(
     i, k = checked_part(part)
     if not isinstance(decision, SharedDecision):
         raise BadParameter(f"decision is a {type(decision).__name__}; give what Partial.verdict() returned.")
-    if not force and os.path.lexists(out):
-        raise BadParameter(f"{os.fspath(out)} exists; give another name, or force=True to replace it.")
     rows = open_files(paths)
     _refuse_others(rows, decision)
     segments = decision.inputs.segments
@@ -78,7 +78,8 @@ def spend(
     columns = segments.columns(run.start, run.stop)
     if not run:
         return Spent(columns, None)
-    with Draft(os.fspath(out), rows, decision.identity, run, segments.count) as draft:
+    kind = Finished if not force and os.path.lexists(out) else Draft
+    with kind(os.fspath(out), rows, decision.identity, run, segments.count) as draft:
         weighted_sum = decision.weighted_sum()
         rounding = sum_blocks(SomeColumns(rows, columns), draft, weighted_sum, among(columns, progress))
         if run.start == 0:
