@@ -234,13 +234,15 @@ def scatter(
     corrupt: Mask | None,
     size: float = 60,
     span: float | None = None,
+    numbered: int = 2,
 ) -> dict[str, Any]:
     """Draw rows: shape and colour for honest or Byzantine, filling and cross for the outcome.
 
-    Rows at one place are one mark with their number; `span` is the extent of what is shown. Returns what the
-    legend shows, by its text.
+    Rows at one place are one mark, with their number if they are `numbered` or more; `span` is the extent of
+    what is shown. Returns what the legend shows, by its text.
     """
     span = float(np.ptp(points, axis=0).max()) if span is None else span
+    middle = (points[:, 0].min() + points[:, 0].max()) / 2 if len(points) else 0.0
     legend: dict[str, Any] = {}
     byzantine = np.zeros(len(points), dtype=bool) if corrupt is None else np.asarray(corrupt, dtype=bool)
     groups = (
@@ -261,20 +263,28 @@ def scatter(
             if word == LEFT_OUT:
                 cross = {"s": 1.6 * size, "marker": "x", "c": colour, "linewidths": 1.3, "zorder": 4 + layer}
                 artists += [axes.scatter(*points_apart.T, **cross)]
-            for point, number in zip(points_apart[numbers > 1], numbers[numbers > 1], strict=True):
-                beside = {"textcoords": "offset points", "fontsize": TEXT, "color": colour, "zorder": 6}
-                axes.annotate(f"×{number}", point, (6, 5), annotation_clip=True, **beside)
+            many = numbers >= numbered
+            for point, number in zip(points_apart[many], numbers[many], strict=True):
+                _number_beside(axes, point, number, colour, leftwards=point[0] > middle)
             legend[f"{name}, {word} ({mask.sum()})"] = tuple(artists)
     return legend
 
 
+def _number_beside(axes: Any, point: Array, number: int, colour: str, leftwards: bool) -> None:
+    style = {"textcoords": "offset points", "fontsize": TEXT, "color": colour, "zorder": 6}
+    side, offset = ("right", -6) if leftwards else ("left", 6)  # so that it stays within the axes
+    axes.annotate(f"×{number}", point, (offset, 5), ha=side, annotation_clip=True, **style)
+
+
 def _distinct_points(points: Array, near: float) -> tuple[Array, NDArray[np.intp]]:
-    """Points that are no nearer to each other than that, and how many of these lie at each."""
-    if near <= 0:
-        return points[:1], np.array([len(points)])
-    _, first, numbers = np.unique(np.round(points / near), axis=0, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return points[first[order]], numbers[order]
+    """The points that have none before them within `near`, and how many are at each."""
+    left, first, numbers = np.arange(len(points)), [], []
+    while left.size:
+        close = np.abs(points[left] - points[left[0]]).max(axis=1) <= near
+        first.append(left[0])
+        numbers.append(np.count_nonzero(close))
+        left = left[~close]
+    return points[first], np.array(numbers, dtype=np.intp)
 
 
 def _magnify(axes: Any, points: Array) -> Any:

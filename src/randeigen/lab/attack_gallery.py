@@ -96,7 +96,7 @@ def draw_rounds(path: str | os.PathLike[str], rounds: dict[str, AttackedRound]) 
     for axes, (name, one) in zip(panels.flat, rounds.items(), strict=False):
         axes.set_axis_on()
         points, origin, directions = plotting.plane(one.rows)
-        marks = plotting.scatter(axes, points, outcomes_of(one.weights), one.corrupt, size=26)
+        marks = plotting.scatter(axes, points, outcomes_of(one.weights), one.corrupt, size=26, numbered=3)
         legend |= {text.partition(" (")[0]: mark for text, mark in marks.items()}
         centre = (one.rows.mean(axis=0) - origin) @ directions
         star = {"s": 60, "marker": "P", "c": plotting.ANSWER, "edgecolors": "white", "zorder": 5}

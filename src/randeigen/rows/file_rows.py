@@ -63,10 +63,10 @@ class FileRows:
         self._budget = block_bytes
         self._multiple = multiple
         self.stamps: list[Stamp | None] = [None] * self.n  # of the files that could be opened
-        suffix = self._suffix()
-        self.single = suffix == ".npy"  # whether a file is one array without a name
+        form = FORMATS[self._suffix()]
+        self.single = form.single
         with OpenFiles(self.paths, self.stamps) as handles:
-            vote = StructureVote(self.paths, handles, FORMATS[suffix], self._refuse)
+            vote = StructureVote(self.paths, handles, form, self._refuse)
             self.structure, self._offsets = vote.take(
                 row for row in range(self.n) if row not in self._unusable
             )

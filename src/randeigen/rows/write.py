@@ -20,6 +20,7 @@ from randeigen.errors import BadParameter, BadRows
 from randeigen.rows.formats.io import CODES, code_of, storage
 
 Path = str | os.PathLike[str]
+WRITTEN_SUFFIXES = (".safetensors", ".npz", ".npy")
 
 
 def write_answer(path: Path, answer: Any, dtypes: Mapping[str, str] | None = None) -> None:

@@ -54,8 +54,7 @@ from randeigen.cli.console import (
 from randeigen.cli.counts import read_counts
 from randeigen.cli.options import AggregateOptions, Corrupt, Eps, Geometry, Output, SecretSeed, Updates
 from randeigen.registry import DEFAULT, pinned_name
-from randeigen.rows.formats.headers import FORMATS
-from randeigen.rows.write import staging
+from randeigen.rows.write import WRITTEN_SUFFIXES, staging
 from randeigen.types import Aggregate, OnExcess
 
 MAX_FILES_LISTED = 20  # more files than this are not shown one by one without --all
@@ -186,7 +185,7 @@ def _run(
 def _checked(updates: Sequence[str], output: Output) -> list[str]:
     """The files, once it is known that the answer can be written."""
     paths = expand(updates)
-    check_output("--out", output.out, paths, FORMATS, output.force)
+    check_output("--out", output.out, paths, WRITTEN_SUFFIXES, output.force)
     check_apart(output.out, updates)
     if output.audit is not None:
         check_output("--audit", output.audit, paths, [".json"], output.force)

@@ -22,7 +22,7 @@ WIDTH, INDENT = 80, 17  # columns
 def attacks(
     as_json: TableAsJson = False,
     pictures: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Draw every attack on digits into DIR instead.")
+        str | None, typer.Option(metavar="DIR", help="Draw every attack into DIR instead.")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="With --pictures: this attack alone; repeat it.")
@@ -35,7 +35,7 @@ def attacks(
 
     With --pictures, DIR gets for every attack its clients in the plane of the top two principal directions
     of a round and what it stamps on images, if it does; clients.png and triggers.png show all.
-    That trains a federation for nine rounds first and takes about a minute.
+    That trains federations, one on digits and one on sentences, and takes about a minute.
 
     \b
     Examples:

@@ -27,8 +27,8 @@ from randeigen.cli.console import DIFFERS, UsageError, count, exit_on_error, pri
 from randeigen.errors import TooManyCorrupt
 from randeigen.registry import build_rule, rule_in
 from randeigen.rows.file_rows import suffix_of
-from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.formats.io import is_url
+from randeigen.rows.write import WRITTEN_SUFFIXES
 from randeigen.types import Progress
 
 MAX_DIFFERENCES_SHOWN = 8  # of one kind, without --json
@@ -113,7 +113,7 @@ def _differences(
     home = os.path.dirname(os.path.abspath(audit))
     paths = [os.path.join(_folder(recorded, audit, data), file) for file in recorded.files]
     out = os.path.join(home, recorded.output)
-    if suffix_of(out) not in FORMATS:
+    if suffix_of(out) not in WRITTEN_SUFFIXES:
         names = f"the audit names the output file {recorded.output}"
         raise UsageError(f"{names}, which is in no format we know (output.file).")
     rule = build_rule(rule_in(recorded.call.rule, code), recorded.call.eps, recorded.call.f)

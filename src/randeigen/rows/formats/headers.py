@@ -33,12 +33,13 @@ class Format(NamedTuple):
     extent: Callable[[RawIOBase], int] | None = None  # bytes of header it declares, if these are not few
     effort: Callable[[RawIOBase], int] | None = None  # bytes it wants inflated
     header: str = "header"
+    single: bool = False  # whether a file is one array without a name
 
 
 FORMATS: Mapping[str, Format] = {
     ".safetensors": Format(inspect, extent),
     ".npz": Format(npz.inspect, npz.extent, npz.effort, "zip directory"),
-    ".npy": Format(npy.inspect),
+    ".npy": Format(npy.inspect, single=True),
 }
 
 
