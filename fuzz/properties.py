@@ -22,6 +22,7 @@ WORKING = {"float16": 2.0**-24, "bfloat16": 2.0**-24, "float32": 2.0**-24, "floa
 STORED = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 SMALLEST_STORED = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 SMALLEST = np.longdouble(1e-320)  # a bound is a float64, and there are none in between
+EXACT_ROWS = 150  # as many are measured exactly, unless something else is asked for
 RESILIENT = 8.0  # times sqrt(f/(n−f)) honest spreads: searched attacks reach 2.9 of them
 
 
@@ -118,6 +119,7 @@ def check_result(case: Case, result: Any, rows: Any) -> None:
     expect(answer.shape == (case.rows.shape[1],), "the answer has the rows' columns", str(answer.shape))
     numbers = case.rows.astype(np.longdouble)
     check_certificate(case, result, numbers, answer, out)
+    check_distance_to_mean(case, result, numbers[~out], answer)
     check_resilience(case, result, numbers, answer)
 
 
@@ -186,6 +188,20 @@ def check_certificate(case: Case, result: Any, rows: Array, answer: Array, out: 
         if left and away > most + rounding:  # where nobody is feared the bound is 0, and answers are rounded
             told = f"{name}: {away:.6g} > {result.bias_bound:.6g}, f={left}"
             raise Failure("the certificate holds for the answer", told)
+
+
+def check_distance_to_mean(case: Case, result: Any, usable: Array, answer: Array) -> None:
+    """The answer is no further from the plain mean of the usable rows than is said."""
+    sketched = "geometry" in case.options or case.recipe.any_of({"published"}) or case.n > EXACT_ROWS
+    if sketched or case.odd:
+        return  # of a sketch it is an estimate; odd rows may have been read after all
+    rows = np.where(result.weights[:, None] > 0, np.abs(case.rows.astype(np.longdouble)), 0)
+    size = _norm(np.abs(answer)) + _norm(result.weights @ rows)
+    rounding = size * (4 * (case.n + 4) * WORKING[case.dtype] + STORED[case.dtype])
+    rounding += _underflow(case) + math.sqrt(rows.shape[1]) * SMALLEST_STORED[case.dtype] + SMALLEST
+    away = _norm(answer - usable.mean(axis=0))
+    holds = away <= np.longdouble(result.distance_to_mean) * (1 + 1e-2) + rounding
+    expect(holds, "the plain mean is as near as is said", f"{away:.6g} > {result.distance_to_mean:.6g}")
 
 
 def check_distance(case: Case, result: Any, answer: Array) -> None:

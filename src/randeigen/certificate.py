@@ -25,6 +25,7 @@ MIN_GROUP_SIZE = 3  # rows
 AGREEMENT_RATIO, AGREEMENT_RATIO_OF_ONE = 1.5, 10.0
 NEIGHBOUR_RATIO = 4.0  # of the same distance: rows nearer to one row than this are candidates for its group
 SQUARED_SEPARATION = 9.0  # of the kept rows' top variance: a group is three standard deviations or more away
+VISIBLE_ROUNDING = 0.1  # of a distance: less adds half a percent to it at most
 EQUAL_WEIGHT_TOLERANCE = 1e-13  # of an even share: weights this close to it are it, but for rounding
 MAX_ROWS_COMPARED = 1_000  # kept and cut rows, each: more are not compared
 MAX_ROWS_IN_NOTE = 20
@@ -143,14 +144,22 @@ def corruptible(weights: Array, f: int) -> tuple[float, float]:
 
 
 def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> float:
-    """From scale · Σ wᵢ xᵢ to the plain mean of all rows here, in the caller's units."""
+    """From scale · Σ wᵢ xᵢ to the plain mean of all rows here, in the caller's units.
+
+    Where rounding of the Gram matrix may hide a visible part of it, as beside huge rows that cancel, what it
+    may hide is added.
+    """
     if geometry.beyond is not None:
         return math.inf  # the plain mean holds a row that is further out than can be measured
     even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
     weights = np.where(abs(weights - even) < EQUAL_WEIGHT_TOLERANCE * even, even, weights)
     if (weights == even).all():
         return 0.0
-    return geometry.scale * geometry.distance_between(weights, even)
+    distance, moved = geometry.distance_between(weights, even), abs(weights - even)
+    hidden = float(moved.sum()) * math.sqrt(geometry.rounding_error(moved))
+    if hidden > VISIBLE_ROUNDING * distance:
+        distance = math.hypot(distance, hidden)
+    return geometry.scale * distance
 
 
 def outcome_of(share: float) -> str:

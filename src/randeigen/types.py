@@ -277,8 +277,8 @@ class Aggregate(AggregateText, Generic[Mean]):
         seed: The seed that was used; it replays the call.
         f: How many of all rows were assumed corrupt: the f given, or ceil(eps·n).
         unusable: Rows that could not be measured, and why: each used up one of the f.
-        distance_to_mean: How far it is from the plain mean of all usable rows, an estimate where these were
-            sketched: what robustness cost if every row is honest.
+        distance_to_mean: How far it is from the plain mean of all usable rows: what robustness cost if every
+            row is honest. An estimate of sketched rows; the most it can be where huge ones cancel.
         is_weighted_mean: Whether `weights` made the mean, verdict.scale · Σ wᵢ xᵢ; else they are a reference.
         parts: With `partition`, the weights and bounds of each part; then `weights` are their mean.
     """

@@ -294,3 +294,20 @@ def test_a_pivot_near_overflow_does_not_make_smaller_rows_overflow() -> None:
 def test_a_smoothing_of_any_size_beside_rows_of_any_size(nu: float, size: float) -> None:
     rows = size * gaussian(9, 3)
     assert np.isfinite(randeigen.aggregate(rows, rule=rules.GeometricMedian(f=2, nu=nu)).mean).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e8, 1e17])
+def test_the_distance_to_the_mean_is_not_hidden_by_huge_rows_that_cancel(dtype: Any, size: float) -> None:
+    rows = gaussian(20, 30, seed=1).astype(dtype)
+    rows[0] *= size
+    rows[1] = -rows[0] * (1 + np.finfo(dtype).eps)
+    result = randeigen.aggregate(rows, eps=0.1, seed=0)
+    exact = np.linalg.norm((result.mean - rows.astype(np.longdouble).mean(axis=0)).astype(float))
+    assert result.distance_to_mean >= exact * (1 - 1e-6)
+
+
+def test_power_iteration_starts_from_a_vector_of_plain_size_beside_removed_rows_far_out() -> None:
+    rows = np.concatenate([-np.logspace(60, 139, 6)[:, None], 1e-47 * gaussian(37, 1, seed=0)])
+    result = randeigen.aggregate(rows, rule=rules.PublishedRandEigen(f=21), seed=2)
+    assert np.isfinite(result.mean).all()

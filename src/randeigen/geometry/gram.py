@@ -137,8 +137,8 @@ def top_direction_by_power(
     With B the centred rows, the iterates are seen as u = B·v, and the direction that u stands for is Bᵀ·u: it
     is one step ahead of u, so that u makes one step less.
     """
-    largest = float(abs(start).max())
-    vector = power_iteration(apply, np.ldexp(start, -binary_exponent(largest)), steps - 1)
+    _, exponent = math.frexp(float(abs(start).max()))
+    vector = power_iteration(apply, np.ldexp(start, -exponent), steps - 1)
     image = apply(vector)
     square = float(vector @ image)  # squared norm of the combination Σ vᵢ·xᵢ, whose direction this is
     if not 0 < square < math.inf:
