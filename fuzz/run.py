@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,18 +185,19 @@ def run(
                 one(seed, device, tally)
         return tally
     source, crew = batches(), Crew(jobs, device)
-    while crew.feed(source):
-        crew.collect(tally)
-        now = time.monotonic()
-        if not quiet and now - told > 1:
-            told = now
-            failed = sum(tally.failed.values())
-            print(
-                f"\r{tally.inputs:,} inputs, {failed:,} failed, {now - began:.0f} s ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+    with suppress(KeyboardInterrupt):  # what was tried until then is told
+        while crew.feed(source):
+            crew.collect(tally)
+            now = time.monotonic()
+            if not quiet and now - told > 1:
+                told = now
+                failed = sum(tally.failed.values())
+                print(
+                    f"\r{tally.inputs:,} inputs, {failed:,} failed, {now - began:.0f} s ",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
     crew.end()
     if not quiet:
         print(file=sys.stderr)
