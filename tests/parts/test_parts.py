@@ -315,6 +315,24 @@ def test_tensors_on_a_device_take_the_same_way() -> None:
     assert of_tensors.stops == of_arrays.stops
 
 
+@pytest.mark.parametrize("most_on_host", [0, 64])
+def test_parts_that_stand_out_on_a_device_are_those_that_do_on_a_host(
+    most_on_host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from randeigen.parts import combining, hybrid
+
+    rows = np.random.default_rng(0).standard_normal((20, 6400)).astype(np.float32)
+    rows[:4, 16:32] += 6.0
+    of_arrays = aggregate(rows, eps=0.2, partition="hybrid:columns:16", seed=0)
+    monkeypatch.setattr(combining, "as_host_array", torch.as_tensor)  # blocks stay tensors, as on a GPU
+    monkeypatch.setattr(hybrid, "MAX_HOST_PARTS", most_on_host)
+    of_tensors = aggregate(torch.from_numpy(rows), eps=0.2, partition="hybrid:columns:16", seed=0)
+    assert np.flatnonzero(of_tensors.parts.own).tolist() == [1]
+    np.testing.assert_allclose(of_tensors.parts.weights, of_arrays.parts.weights, atol=1e-6)
+    assert of_tensors.bias_bound == pytest.approx(of_arrays.bias_bound, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

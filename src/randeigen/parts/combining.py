@@ -137,7 +137,9 @@ class Combining:
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
         most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // (n * n))
-        step = max(most if on_host else DEVICE_GRAM_NUMBERS // (n * n), 1) * w
+        if not on_host:  # every cut costs launches; a hybrid measures few of its parts
+            most = DEVICE_GRAM_NUMBERS // (n * n) if kept is None else width // w
+        step = max(most, 1) * w
         first = run.part + (start - run.start) // w
         cuts = [(first + at // w, block[:, at : at + step]) for at in range(0, width, step)]
 

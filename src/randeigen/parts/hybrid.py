@@ -21,19 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_host
-from randeigen.backend.batched import beside, namespace, stacked, where_true
+from randeigen.backend.arrays import as_host, like
+from randeigen.backend.batched import beside, stacked, where_true
+from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch, slices_of
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
-from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain, works_in_float32
+from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain
 from randeigen.source import Judgement
 from randeigen.types import Array, Geometry, Index
 
 STANDS_OUT = 3.0  # measured: docs/partitions.md
 WORTHWHILE = 0.5
+MAX_HOST_PARTS = 64  # parts that are judged sooner in main memory than by a thousand launches on a GPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,24 +63,30 @@ class HybridJudge:
         most = self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
         with np.errstate(all="ignore"):
             large = np.flatnonzero(~(self._variances(self.inner.in_unit(pieces)[0], most) <= most * most))
-            if not large.size:
-                return []
-            judged = self._large(pieces[large.tolist()], first, most)
-        return [(large[index], each) for index, each in judged]
+            step = max(DEVICE_GRAM_NUMBERS // pieces.shape[1] ** 2, 1)  # on a host fewer come together anyway
+            groups = [large[start : start + step] for start in range(0, large.size, step)]
+            return [
+                (group[index], each)
+                for group in groups
+                for index, each in self._large(pieces[group.tolist()], first, most)
+            ]
 
     def _variances(self, pieces: Any, most: float) -> Array:
         """(p,) of (p, n, w) pieces, along all directions together: more than along one."""
         live = self.inner.prior > 0
         rows = slice(None) if live.all() else np.flatnonzero(live).tolist()
         # Squares of float32 numbers may over- or underflow.
-        in_float64 = not (works_in_float32(pieces) and 1e-15 < most < 1e15)
+        in_float64 = pieces.dtype.itemsize > 4 or not 1e-15 < most < 1e15
         squares = []
         for some in slices_of(pieces, in_float64):
             some = some[:, rows]  # a row without weight may be as long as it likes
-            w = beside(self.inner.prior[live], some)
-            w = w.astype(some.dtype) if isinstance(w, np.ndarray) else w
-            apart = some - (w @ some)[:, None]
-            squares.append(namespace(apart).einsum("pnw,pnw->pn", apart, apart))
+            w = like(self.inner.prior[live], some)
+            if isinstance(some, np.ndarray):
+                apart = some - (w @ some)[:, None]
+                squares.append(np.einsum("pnw,pnw->pn", apart, apart))
+            else:  # a product on a GPU may be TF32, and one of many small matrices is slow
+                apart = some - (some * w[:, None]).sum(1)[:, None]
+                squares.append(apart.square_().sum(2))
         return np.asarray(as_host(stacked(squares)) @ self.inner.prior[live])
 
     def _large(self, pieces: Any, first: int, most: float) -> list[tuple[Index, Judged]]:
@@ -127,6 +135,8 @@ class HybridJudge:
         if not len(out):
             return []
         batch, numbers, variances = batch.take(out), numbers[as_host(out)], as_host(variances[out])
+        if batch.p <= MAX_HOST_PARTS:
+            batch = _on_host(batch)
         judged = self.inner.batch(batch)
         if judged is None:
             alone = [self.inner.alone(geometry_of(number), number) for number in numbers.tolist()]
@@ -150,6 +160,16 @@ def _allowed(geometry: Geometry, w: Array, columns: int) -> float:
     apart = geometry.squared_distances() @ w
     from_mean = np.maximum(apart - w @ apart / 2, 0.0)
     return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns)
+
+
+def _on_host(batch: GramBatch) -> GramBatch:
+    """The same in main memory."""
+    return replace(
+        batch,
+        gram=as_host(batch.gram),
+        prior_weights=as_host(batch.prior_weights),
+        start=as_host(batch.start),
+    )
 
 
 def _gram(batch: GramBatch, index: list[int]) -> Array:
