@@ -87,6 +87,7 @@ class Leaves:
 
     def __init__(self, leaves: Sequence[Sequence[Any]], like: Leaves | None = None) -> None:
         self.leaves = leaves
+        self.on_device: Any = None  # the addresses, once a kernel has asked for them
         self.missing = [i for i, leaf in enumerate(leaves[0]) if leaf is None]
         if like is None:
             one_row = next(i for i, leaf in enumerate(leaves[0]) if leaf is not None)

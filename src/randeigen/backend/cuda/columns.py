@@ -5,15 +5,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from randeigen.backend.cuda.bisection import bisected
 from randeigen.backend.cuda.gram import triton_dtype
-from randeigen.backend.cuda.language import jit, launch, tl, triton
+from randeigen.backend.cuda.language import Launch, jit, tl, triton
 from randeigen.backend.cuda.sorting_network import network_sorted
-from randeigen.backend.cuda.tables import addresses, in_steps, on_device, processors
+from randeigen.backend.cuda.tables import addresses, lengths_of, on_device, processors, steps_of
 from randeigen.types import Array
 
 KINDS = ("median", "trimmed mean", "mean around the median", "mean around the trimmed mean")
@@ -65,21 +66,28 @@ def merged_columns(
         network = n <= NETWORK_ROWS
     shape = shape or shape_for(n, network)
     order = [*chosen, *sorted(set(np.flatnonzero(~np.isnan(weights)).tolist()) - set(chosen))]
-    starts = addresses(block)[:, order]
-    lengths, before, steps = in_steps(block, shape.columns)
-    programs = min(processors(block.device) * shape.programs, steps)
-    offsets = np.append(0, np.cumsum(lengths[:-1]))
+    lengths = lengths_of(block)
+    steps = steps_of(block.device, lengths, shape.columns)
+    programs = min(processors(block.device) * shape.programs, steps.total)
     answer = torch.empty(block.shape[1], dtype=torch.float64 if wide else torch.float32, device=block.device)
     events = torch.empty((programs, 3), dtype=torch.float64, device=block.device)
-    tables = on_device(block.device, np.asarray(weights, np.float64)[order], starts, lengths, before, offsets)
-    launch(
+    their_weights, starts, offsets = on_device(
+        block.device,
+        np.asarray(weights, np.float64)[order],
+        addresses(block)[:, order],
+        np.array([0, *accumulate(lengths[:-1])]),
+    )
+    columns = Launch(
         _columns_kernel, (programs,), block.device,
-        (*tables, answer, events, lengths.size, len(order), n, f),
         {"DTYPE": triton_dtype(block.dtype), "FLOAT": tl.float64 if wide else tl.float32,
          "INT": tl.int64 if wide else tl.int32, "BITS": 64 if wide else 32,
          "LOW": LOWEST_BIT[str(block.dtype).removeprefix("torch.")], "KIND": KINDS.index(kind),
          "NETWORK": network, "LINES": shape.lines, "COLUMNS": shape.columns},
         num_warps=shape.warps,
+    )  # fmt: skip
+    columns(
+        their_weights, starts, steps.lengths, steps.before, offsets, answer, events,
+        steps.leaves, len(order), n, f,
     )  # fmt: skip
     return answer, events.sum(0)
 

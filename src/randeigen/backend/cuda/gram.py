@@ -15,15 +15,23 @@ four blocks on its diagonal are added up. So no line is loaded in vain.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from randeigen.backend.arrays import UNIT_ROUNDOFF
 from randeigen.backend.cuda.gram_kernels import collect_kernel, gram_kernel
-from randeigen.backend.cuda.language import launch, tl, triton
-from randeigen.backend.cuda.tables import layout_of, on_device, processors
+from randeigen.backend.cuda.language import Launch, tl, triton
+from randeigen.backend.cuda.tables import (
+    KEPT_SHAPES,
+    Steps,
+    addresses_of,
+    lengths_of,
+    on_device,
+    processors,
+    steps_of,
+)
 
 ADDITIONS = 512  # ordinary additions in float32 that a program makes before it adds to float64
 TILES_SIDE_BY_SIDE = 12  # pairs of tiles are taken in squares of this side, whose rows the cache can share
@@ -68,32 +76,59 @@ def gram(
     import torch
 
     n, pivot, device = block.shape[0], pivot_rows is not None, block.device
-    shape = shape or tiling(n, pivot, block.dtype.itemsize)
-    split = pivot or block.dtype.itemsize > 2
-    segments, tiles = shape.tile // shape.rows, -(-(n + pivot) // shape.rows)
-    side, layout = tiles * shape.tile, layout_of(block, shape.strip * shape.strips * segments)
-    pairs = _pairs(device, tiles)
-    readers = min(_readers(processors(device) * shape.programs, len(pairs), side), layout.steps)
-    grams = torch.zeros((readers, side, side), dtype=torch.float64, device=device)
+    base, rows, align = addresses_of(block)
+    plan = _plan(device, block.dtype, n, lengths_of(block), pivot, align, shape)
+    steps, side = plan.steps, plan.side
+    grams = torch.zeros((plan.readers, side, side), dtype=torch.float64, device=device)
     total = torch.empty((n + 1, n + 1), dtype=torch.float64, device=device)
-    launch(
+    plan.multiply(
+        rows, steps.lengths, steps.before, plan.pairs, grams, base, steps.leaves, n, side,
+        *(pivot_rows or (0, 0, 0)), 1.0, 2.0**-exponent,
+    )  # fmt: skip
+    plan.collect(grams, total, plan.copies, n, n + pivot, side)
+    return total, plan.precision
+
+
+class _Plan(NamedTuple):
+    """Everything about the Gram matrix of a block but where the block is."""
+
+    steps: Steps
+    pairs: Any  # of tiles
+    readers: int  # programs that share the columns of a pair
+    copies: int  # of the matrix, in all readers
+    side: int  # of a reader's matrix
+    multiply: Launch
+    collect: Launch
+    precision: float
+
+
+@lru_cache(KEPT_SHAPES)
+def _plan(
+    device: Any, dtype: Any, n: int, lengths: tuple[int, ...], pivot: bool, align: int, shape: Tiling | None
+) -> _Plan:
+    shape = shape or tiling(n, pivot, dtype.itemsize)
+    split = pivot or dtype.itemsize > 2
+    segments, tiles = shape.tile // shape.rows, -(-(n + pivot) // shape.rows)
+    side, steps = tiles * shape.tile, steps_of(device, lengths, shape.strip * shape.strips * segments)
+    pairs = _pairs(device, tiles)
+    readers = min(_readers(processors(device) * shape.programs, len(pairs), side), steps.total)
+    multiply = Launch(
         gram_kernel, (readers, len(pairs)), device,
-        (layout.addresses, layout.lengths, layout.before, pairs, grams, layout.base, layout.leaves, n, side,
-         *(pivot_rows or (0, 0, 0)), 1.0, 2.0**-exponent),
-        {"DTYPE": triton_dtype(block.dtype), "ALIGN": layout.align, "ONE_LEAF": layout.leaves == 1,
+        {"DTYPE": triton_dtype(dtype), "ALIGN": align, "ONE_LEAF": steps.leaves == 1,
          "PIVOT": pivot, "SPLIT": split, "ONE_TILE": tiles == 1, "TILE": shape.tile, "ROWS": shape.rows,
          "STRIP": shape.strip, "STRIPS": shape.strips, "MOST": ADDITIONS // 2 - 1},
         num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
     copies = readers * segments
     together = min(256, triton.next_power_of_2(copies))
-    launch(
-        collect_kernel, (triton.cdiv((n + 1) ** 2, ENTRIES_AT_ONCE // together),), device,
-        (grams, total, copies, n, n + pivot, side),
+    entries = ENTRIES_AT_ONCE // together
+    collect = Launch(
+        collect_kernel, (triton.cdiv((n + 1) ** 2, entries),), device,
         {"ONE_TILE": tiles == 1, "TILE": shape.tile, "ROWS": shape.rows, "COPIES": together,
-         "ENTRIES": ENTRIES_AT_ONCE // together},
+         "ENTRIES": entries},
     )  # fmt: skip
-    return total, precision(shape, (2 if tiles == 1 else 3) if split else 1)
+    off = precision(shape, (2 if tiles == 1 else 3) if split else 1)
+    return _Plan(steps, pairs, readers, copies, side, multiply, collect, off)
 
 
 def precision(shape: Tiling, products: int) -> float:

@@ -18,31 +18,41 @@ except ImportError:
 
     triton, tl, constexpr_function = None, None, jit
 
-__all__ = ["constexpr_function", "divided", "jit", "launch", "tl", "triton"]
+__all__ = ["Launch", "constexpr_function", "divided", "jit", "tl", "triton"]
 
 _compiled: dict[Any, Any] = {}
 
 
-def launch(
-    kernel: Any,
-    grid: tuple[int, ...],
-    device: Any,
-    numbers: tuple[Any, ...],
-    constants: Mapping[str, Any],
-    **options: int,
-) -> None:
-    """Run a kernel; a second time without Triton looking at each argument, which takes longer than the work.
+class Launch:
+    """A kernel, its grid and its constants: run without Triton looking at each argument once it is compiled.
 
     What it would look for must be the same whenever the constants are: tensors begin at multiples of 16
     bytes, integers are not specialised or constant. `constants` are in the kernel's own order, and last.
     """
-    key = kernel.__name__, device.index, *constants.values(), *options.values()
-    if (known := _compiled.get(key)) is not None:
-        known[(*grid, 1, 1)[:3]](*numbers, *constants.values())
-        return
-    compiled = kernel[grid](*numbers, **constants, **options)
-    if compiled is not None:  # an interpreter compiles nothing
-        _compiled[key] = compiled
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], device: Any, constants: Mapping[str, Any], **options: int
+    ) -> None:
+        self._kernel, self._grid, self._constants, self._options = kernel, grid, constants, options
+        self._key = kernel.__name__, device.index, *constants.values(), *options.values()
+        self._values = tuple(constants.values())
+        self._run: Any = None
+
+    def __call__(self, *numbers: Any) -> None:
+        """Run it with these arguments."""
+        if self._run is not None:
+            self._run(*numbers, *self._values)
+            return
+        compiled = _compiled.get(self._key)
+        if compiled is None:
+            compiled = self._kernel[self._grid](*numbers, **self._constants, **self._options)
+            if compiled is None:  # an interpreter compiles nothing
+                return
+            _compiled[self._key] = compiled
+            self._run = compiled[(*self._grid, 1, 1)[:3]]
+        else:
+            self._run = compiled[(*self._grid, 1, 1)[:3]]
+            self._run(*numbers, *self._values)
 
 
 @jit

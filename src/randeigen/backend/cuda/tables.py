@@ -3,12 +3,13 @@
 A matrix is one leaf, whose rows are a stride apart; vectors and state_dicts have an address for every row of
 every leaf. Columns are taken in steps, which are dealt out to the programs in turn, leaf after leaf: one
 launch takes all leaves, no program has much more to do than another, and what is read at once lies side by
-side. Tables of matrices are kept: the next one of the same shape needs no transfer.
+side. All but the addresses of leaves is kept: the next rows of the same shape need no transfer.
 """
 
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,45 +18,58 @@ from numpy.typing import NDArray
 from randeigen.backend.device_blocks import Leaves
 
 VECTOR_BYTES = 16  # bytes that a thread loads at once where addresses allow
-KEPT_TABLES = 256  # shapes of matrices whose tables are kept; each takes a few kB
+KEPT_SHAPES = 256  # shapes of blocks whose tables and launches are kept; each takes a few kB
 
 
-class Layout(NamedTuple):
-    """Where the numbers of a block are; tensors are on the device."""
+class Addresses(NamedTuple):
+    """Where each row of each leaf begins."""
 
     base: int  # added to every address
-    addresses: Any  # (leaves · n,) where each row of each leaf begins; 0 where there is nothing
-    lengths: Any  # (leaves,) columns
-    before: Any  # (leaves,) steps before a leaf
-    leaves: int
-    steps: int  # in all leaves; the last of a leaf may be shorter
+    rows: Any  # (leaves · n,) on the device; 0 where there is nothing
     align: int  # bytes that divide every address: as many as a thread loads at once, or those of one number
 
 
-def layout_of(block: Any, step: int) -> Layout:
-    """Of a block whose columns are taken in steps of so many."""
+class Steps(NamedTuple):
+    """The columns of each leaf in steps; tensors are on the device."""
+
+    lengths: Any  # (leaves,) columns
+    before: Any  # (leaves,) steps before a leaf
+    leaves: int
+    total: int  # of all leaves; the last of a leaf may be shorter
+
+
+def addresses_of(block: Any) -> Addresses:
+    """Of a matrix from its own table of multiples of the stride; of leaves transferred once."""
     if isinstance(block, Leaves):
-        lengths, before, steps = in_steps(block, step)
-        rows, columns, earlier = on_device(block.device, block.addresses, lengths, before)
-        align = alignment(block, block.addresses)
-        return Layout(0, rows, columns, earlier, len(lengths), steps, align)
-    base, stride = block.data_ptr(), block.stride(0) * block.dtype.itemsize
-    rows, columns, earlier = _of_matrix(block.device, *block.shape, stride)
-    aligned = base % VECTOR_BYTES == 0 and stride % VECTOR_BYTES == 0
-    align = VECTOR_BYTES if aligned else block.dtype.itemsize
-    return Layout(base, rows, columns, earlier, 1, -(-block.shape[1] // step), align)
+        if block.on_device is None:
+            rows = on_device(block.device, block.addresses)[0]
+            block.on_device = Addresses(0, rows, alignment(block, block.addresses))
+        kept: Addresses = block.on_device
+        return kept
+    size = block.dtype.itemsize
+    base, stride = block.data_ptr(), block.stride(0) * size
+    aligned = not (base % VECTOR_BYTES or stride % VECTOR_BYTES)
+    return Addresses(
+        base, _multiples(block.device, block.shape[0], stride), VECTOR_BYTES if aligned else size
+    )
 
 
-@lru_cache(KEPT_TABLES)
-def _of_matrix(device: Any, n: int, d: int, stride: int) -> list[Any]:
-    return on_device(device, np.arange(n, dtype=np.int64) * stride, np.array([d]), np.array([0]), wait=True)
+@lru_cache(KEPT_SHAPES)
+def _multiples(device: Any, n: int, stride: int) -> Any:
+    return on_device(device, np.arange(n, dtype=np.int64) * stride, wait=True)[0]
 
 
-def in_steps(block: Any, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """The columns of each leaf, the steps before it, and all steps."""
-    lengths = np.array(block.lengths if isinstance(block, Leaves) else [block.shape[1]], np.int64)
-    ends = np.cumsum(-(-lengths // step))
-    return lengths, np.append(0, ends[:-1]), int(ends[-1])
+def lengths_of(block: Any) -> tuple[int, ...]:
+    """The columns of each leaf of a block."""
+    return tuple(block.lengths) if isinstance(block, Leaves) else (block.shape[1],)
+
+
+@lru_cache(KEPT_SHAPES)
+def steps_of(device: Any, lengths: tuple[int, ...], step: int) -> Steps:
+    """Of leaves with so many columns, taken in steps of so many."""
+    ends = list(accumulate(-(-length // step) for length in lengths))
+    columns, before = on_device(device, np.array(lengths), np.array([0, *ends[:-1]]), wait=True)
+    return Steps(columns, before, len(lengths), ends[-1])
 
 
 def addresses(block: Any) -> NDArray[np.int64]:
@@ -67,9 +81,9 @@ def addresses(block: Any) -> NDArray[np.int64]:
     return starts
 
 
-def alignment(block: Any, *starts: NDArray[np.int64]) -> int:
+def alignment(block: Any, starts: NDArray[np.int64]) -> int:
     """Bytes that divide every address: as many as a thread loads at once, or those of one number."""
-    return VECTOR_BYTES if not any((some % VECTOR_BYTES).any() for some in starts) else block.dtype.itemsize
+    return block.dtype.itemsize if (starts % VECTOR_BYTES).any() else VECTOR_BYTES
 
 
 def on_device(device: Any, *tables: NDArray[Any], wait: bool = False) -> list[Any]:

@@ -5,13 +5,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from randeigen.backend.cuda.gram import triton_dtype
-from randeigen.backend.cuda.language import jit, launch, tl
-from randeigen.backend.cuda.tables import VECTOR_BYTES, layout_of, processors
+from randeigen.backend.cuda.language import Launch, jit, tl
+from randeigen.backend.cuda.tables import (
+    KEPT_SHAPES,
+    VECTOR_BYTES,
+    Steps,
+    addresses_of,
+    lengths_of,
+    processors,
+    steps_of,
+)
 from randeigen.types import Array
 
 
@@ -34,28 +43,48 @@ def weighted_sum(
     """
     import torch
 
-    shape = shape or Shape()
-    layout, n = layout_of(block, shape.columns), block.shape[0]
-    m = -(-n // shape.rows) * shape.rows
-    numbers, outputs = np.zeros(m + len(answers)), [answer.data_ptr() for answer in answers]
+    n, device = block.shape[0], block.device
+    base, rows, align = addresses_of(block)
+    outputs = [answer.data_ptr() for answer in answers]
+    if align == VECTOR_BYTES and any(output % VECTOR_BYTES for output in outputs):
+        align = block.dtype.itemsize
+    plan = _plan(device, block.dtype, answers[0].dtype, n, lengths_of(block), align, wide, shape or Shape())
+    numbers = np.zeros(plan.padded + len(outputs))
     numbers[:n] = weights
-    numbers[m:].view(np.int64)[:] = outputs
-    aligned = layout.align == VECTOR_BYTES and not any(output % VECTOR_BYTES for output in outputs)
-    weights_and_outputs = torch.from_numpy(numbers).to(block.device, non_blocking=True)
-    programs = min(processors(block.device) * shape.programs, layout.steps)
-    events = torch.empty((programs, 2), dtype=torch.float64, device=block.device)
-    launch(
-        _sum_kernel, (programs,), block.device,
-        (weights_and_outputs, layout.addresses, layout.lengths, layout.before, events, layout.base,
-         layout.leaves, n, m),
-        {"DTYPE": triton_dtype(block.dtype), "OUT": triton_dtype(answers[0].dtype),
-         "SUM": tl.float64 if wide or block.dtype.itemsize == 8 else tl.float32,
-         "ALIGN": VECTOR_BYTES if aligned else block.dtype.itemsize, "ONE_LEAF": layout.leaves == 1,
-         "COLUMNS": shape.columns, "ROWS_AT_ONCE": shape.rows},
-        num_warps=shape.warps,
-    )  # fmt: skip
+    numbers[plan.padded :].view(np.int64)[:] = outputs
+    weights_and_outputs = torch.from_numpy(numbers).to(device, non_blocking=True)
+    events = torch.empty((plan.programs, 2), dtype=torch.float64, device=device)
+    steps = plan.steps
+    plan.sum(
+        weights_and_outputs, rows, steps.lengths, steps.before, events, base, steps.leaves, n, plan.padded
+    )
     overflowed, rounding = events.cpu().numpy().sum(0).tolist()
     return overflowed, rounding
+
+
+class _Plan(NamedTuple):
+    """Everything about the sum of a block but where the block is."""
+
+    steps: Steps
+    padded: int  # weights, with those of rows that are not there
+    programs: int
+    sum: Launch
+
+
+@lru_cache(KEPT_SHAPES)
+def _plan(
+    device: Any, dtype: Any, out: Any, n: int, lengths: tuple[int, ...], align: int, wide: bool, shape: Shape
+) -> _Plan:
+    steps = steps_of(device, lengths, shape.columns)
+    programs = min(processors(device) * shape.programs, steps.total)
+    kernel = Launch(
+        _sum_kernel, (programs,), device,
+        {"DTYPE": triton_dtype(dtype), "OUT": triton_dtype(out),
+         "SUM": tl.float64 if wide or dtype.itemsize == 8 else tl.float32, "ALIGN": align,
+         "ONE_LEAF": steps.leaves == 1, "COLUMNS": shape.columns, "ROWS_AT_ONCE": shape.rows},
+        num_warps=shape.warps,
+    )  # fmt: skip
+    return _Plan(steps, -(-n // shape.rows) * shape.rows, programs, kernel)
 
 
 @jit
