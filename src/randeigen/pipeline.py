@@ -83,7 +83,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
     usable = _usable(source)
     index = np.flatnonzero(usable)
-    cloud, notes = whole.take(index), assumed.notes
+    cloud, notes = whole.take(index) if source.unusable else whole, assumed.notes
     if claims is not None:
         prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)
         cloud, notes = cloud.with_prior_weights(prior), (*notes, *on_claims)
@@ -91,15 +91,17 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     judgement = judge(cloud, rule, index, assumed, rng)
     verdict, by_column = judgement.verdict, judgement.decision.combine is not None
     groups: list[Index] = []
+    between = 0.0
     if not by_column:
         with single_threaded_blas(cloud.n):
             groups = cut_together(cloud, verdict.weights, assumed.certified)
+            between = distance_to_mean(cloud, verdict.weights, verdict.scale)
     mean, away, to_mean = source.combine(judgement, usable, options.progress)
     refuse_changes(source)
     assert judgement.bias_bound is not None
     if to_mean is None:
         # Rounding of the answer has no particular direction, so it adds to the distance as a right angle.
-        to_mean = math.hypot(distance_to_mean(cloud, verdict.weights, verdict.scale), away)
+        to_mean = math.hypot(between, away)
     verdict = on_all_rows(verdict, usable, (*notes, *judgement.notes), groups, assumed.certified)
     return Aggregate(
         mean,
@@ -246,7 +248,8 @@ class StreamedRows:
 
 def _usable(source: Source) -> Mask:
     usable = np.ones(source.n, dtype=bool)
-    usable[list(source.unusable)] = False
+    if source.unusable:
+        usable[list(source.unusable)] = False
     return usable
 
 

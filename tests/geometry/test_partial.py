@@ -305,7 +305,7 @@ def test_blas_threads_can_be_set_where_numpy_brought_openblas() -> None:
     blas = str(np.show_config(mode="dicts")).lower()  # type: ignore[arg-type]
     if sys.platform != "linux" or "openblas" not in blas:
         pytest.skip("another BLAS: it keeps its own threads")
-    with chunking._blas.single_threaded() as before:
+    with chunking._blas as before:
         assert chunking._blas._get_threads() == 1
     assert chunking._blas._get_threads() == before
 

@@ -23,7 +23,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -46,7 +46,7 @@ MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread ha
 
 # Pieces.
 PIECE_BYTES = 2**23  # bytes copied at a time
-DEVICE_PIECES = 4  # on a GPU, where every copy costs a launch, this many times as many
+DEVICE_PIECES = 4  # on a GPU, where every copy costs a launch, this many times as many; of float64
 COMPARED_NUMBERS = 2**18  # numbers of two vectors compared at a time
 DEVICE_COMPARED_NUMBERS = 2**21  # the same on a GPU, where each time costs a dozen launches
 FLOAT64_PIECE_NUMBERS = 2**17  # numbers cast to float64 at a time: they stay in a core's own cache
@@ -82,8 +82,8 @@ def parts(block: Block) -> list[Block]:
 
 def pieces(block: Block) -> list[Block]:
     """The block cut small enough to copy."""
-    most = PIECE_BYTES if isinstance(block, np.ndarray) else DEVICE_PIECES * PIECE_BYTES
-    columns = max(1, most // (4 * block.shape[0]))
+    numbers = PIECE_BYTES // 4 if isinstance(block, np.ndarray) else DEVICE_PIECES * PIECE_BYTES // 8
+    columns = max(1, numbers // block.shape[0])
     return [block[:, i : i + columns] for i in range(0, block.shape[1], columns)]
 
 
@@ -111,7 +111,7 @@ def parallel_map(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
     """`work` on every part, in order, on as many threads as BLAS was given; a lone part is left to BLAS."""
     if len(parts) < 2:
         return [work(part) for part in parts]
-    with _blas.single_threaded() as threads:
+    with _blas as threads:
         helpers = min(threads, MAX_THREADS, len(parts)) - 1
         if helpers < 1:
             return [work(part) for part in parts]
@@ -160,14 +160,9 @@ def one_ahead(work: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator
         yield coming.result()
 
 
-@contextmanager
-def single_threaded_blas(n: int) -> Iterator[None]:
+def single_threaded_blas(n: int) -> AbstractContextManager[object]:
     """Limit BLAS to one thread for n×n work: on small matrices more threads only wait for each other."""
-    if n > MAX_SINGLE_THREADED_ROWS:
-        yield
-        return
-    with _blas.single_threaded():
-        yield
+    return nullcontext() if n > MAX_SINGLE_THREADED_ROWS else _blas
 
 
 class _Threads(ThreadPoolExecutor):
@@ -212,31 +207,30 @@ _core = _which_core()
 
 
 class _Blas:
-    """How many threads numpy's BLAS uses, where that can be set. It is set for the whole process."""
+    """Limits BLAS to one thread while any caller is inside; yields the thread count it had before.
+
+    It is set for the whole process. Where it cannot be set, 1: BLAS goes on with its own threads, and nobody
+    adds to them.
+    """
 
     def __init__(self) -> None:
         self._get_threads, self._set_threads = _switches()
         self._lock, self._users, self._before = threading.Lock(), 0, 1
 
-    @contextmanager
-    def single_threaded(self) -> Iterator[int]:
-        """Limit BLAS to one thread while any caller is inside; yields the previous thread count.
-
-        Where it cannot be set, 1: BLAS goes on with its own threads, and nobody adds to them.
-        """
+    def __enter__(self) -> int:
         with self._lock:
             if self._users == 0:
                 self._before = self._get_threads()
             self._users += 1
             if self._before > 1:
                 self._set_threads(1)
-        try:
-            yield self._before
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0 and self._before > 1:
-                    self._set_threads(self._before)
+            return self._before
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._before > 1:
+                self._set_threads(self._before)
 
 
 def _switches() -> tuple[Callable[[], int], Callable[[int], Any]]:

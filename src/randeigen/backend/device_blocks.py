@@ -114,15 +114,19 @@ class Leaves:
         """The rows side by side in one tensor; those that cannot be read are NaN."""
         import torch
 
-        out = torch.full(self.shape, math.nan, dtype=dtype, device=self.device)
+        out = torch.empty(self.shape, dtype=dtype, device=self.device)
+        if self.missing:
+            out.fill_(math.nan)
         usable = [i for i in range(self.shape[0]) if i not in self.missing]
         at = 0
         for rows, length in zip(self.leaves, self.lengths, strict=True):
-            stacked = torch.stack([rows[i].reshape(-1) for i in usable]).to(dtype)
+            leaves, columns = [rows[i].reshape(-1) for i in usable], slice(at, at + length)
             if self.missing:
-                out[usable, at : at + length] = stacked
+                out[usable, columns] = torch.stack(leaves).to(dtype)
+            elif dtype == self.dtype:
+                torch.stack(leaves, out=out[:, columns])
             else:
-                out[:, at : at + length] = stacked
+                out[:, columns] = torch.stack(leaves)
             at += length
         return out
 

@@ -14,7 +14,6 @@ from randeigen.backend.device_blocks import takes
 from randeigen.geometry.eigen import top_by_blocks
 from randeigen.geometry.gram import (
     CENTRING_ROUNDING,
-    START_DIRECTIONS,
     GramGeometry,
     Index,
     of_plain_size,
@@ -46,7 +45,7 @@ class DeviceGramAccumulator(GramAccumulator):
         from randeigen.backend.cuda import gram_on_device
 
         gram, exponent, precision = gram_on_device(block, pivot_rows, self.norms)
-        i, j = self.pairs
+        i, j = self._generator_and_pairs[1]
         squares, between = to_host_float64(_entries(gram, i, j))
         if pivot_rows is None:
             self.norms = np.sqrt(squares)
@@ -82,9 +81,8 @@ class DeviceGramAccumulator(GramAccumulator):
             return super().geometry()
         unusable = np.flatnonzero(self.unusable).tolist()  # some of them since a later block only
         self.gram[unusable] = self.gram[:, unusable] = 0.0
-        start = self.rng.standard_normal((self.n, START_DIRECTIONS))
         return DeviceGramGeometry(
-            self.gram, np.ones(self.n), start, precision=self.precision, floor=self.underflow
+            self.gram, np.ones(self.n), self.start, precision=self.precision, floor=self.underflow
         )
 
 

@@ -9,7 +9,7 @@ float64. Neither costs another reading.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import cached_property, reduce
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -114,20 +114,29 @@ class GramAccumulator:
     block_multiple = 1
 
     def __init__(self, n: int, seed: int, segment: int = 0) -> None:
-        self.rng = np.random.default_rng([seed, Stream.MEASUREMENT, *([segment] if segment else [])])
+        self._coins = [seed, Stream.MEASUREMENT, *([segment] if segment else [])]
         self.n, self.unusable = n, np.zeros(n, dtype=bool)
         self.total = nothing(n)
         self.precision = self.underflow = 0.0  # what rounding, and underflow, may take from an entry
         self.offset = False  # whether some block was far from the origin: the next ones will be too
-        self.pairs = random_pairs(n, self.rng)
         self.norms: Array | None = None  # of the rows of the block that is being added, if they were measured
+
+    @cached_property
+    def _generator_and_pairs(self) -> tuple[np.random.Generator, tuple[Index, Index]]:
+        generator = np.random.default_rng(self._coins)
+        return generator, random_pairs(self.n, generator)
+
+    @cached_property
+    def start(self) -> Array:
+        """(n, p) secret directions from which the search for the top direction starts."""
+        return self._generator_and_pairs[0].standard_normal((self.n, START_DIRECTIONS))
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns, from the first pivot near its rows: none, random ones, the median."""
         self.norms = None
         if not (self.offset or self._looks_offset(block)) and self._add_from(block, None):
             return
-        self.offset, rng = True, self.rng.spawn(1)[0]  # a stream aside: start directions stay
+        self.offset, rng = True, self._generator_and_pairs[0].spawn(1)[0]  # start directions stay
         for _ in range(MAX_PIVOTS):
             usable = np.flatnonzero(~self.unusable)
             if usable.size >= 3:
@@ -144,12 +153,17 @@ class GramAccumulator:
 
     def geometry_in(self, exponent: int | None) -> GramGeometry:
         """The same, its lengths in units of 2**exponent; None: as suits the rows."""
-        start = self.rng.standard_normal((self.n, START_DIRECTIONS))
         total = in_one_unit(self.total, self.unusable, exponent)
         lost = max(float(np.ldexp(self.underflow, -2 * total.exponent)), UNDERFLOW) if self.underflow else 0.0
         beyond, unit = total.beyond if total.beyond.any() else None, 2.0**total.exponent
         return GramGeometry(
-            total.gram, np.ones(self.n), start, unit, self.precision, floor=total.floor + lost, beyond=beyond
+            total.gram,
+            np.ones(self.n),
+            self.start,
+            unit,
+            self.precision,
+            floor=total.floor + lost,
+            beyond=beyond,
         )
 
     def _looks_offset(self, block: Block) -> bool:
@@ -158,13 +172,13 @@ class GramAccumulator:
             return False
         few = to_host_float64(block[:, :: -(-block.shape[1] // GLIMPSED_COLUMNS)])
         few = few * 2.0 ** -scale_exponent(largest_magnitudes(few))
-        i, j = self.pairs
+        i, j = self._generator_and_pairs[1]
         squares, distances = (few**2).sum(1), ((few[i] - few[j]) ** 2).sum(1)
         return is_offset(np.where(self.unusable, math.nan, squares), distances)
 
     def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
         """Add the block as measured from this pivot, unless that is far from the rows."""
-        measured, precision = scaled_gram(block, pivot_rows, self.norms)
+        measured, precision = scaled_gram(block, pivot_rows, self.norms, lambda: self.start)
         if pivot_rows is None:
             self.norms = np.sqrt(measured.gram.diagonal()[:-1])
         return self._add_measured(block, pivot_rows, measured, precision)
@@ -234,7 +248,7 @@ class GramAccumulator:
     def _is_offset(self, gram: Array, odd: list[int]) -> bool:
         squares = np.where(self.unusable, math.nan, gram.diagonal()[:-1])
         squares[odd] = math.nan
-        i, j = self.pairs
+        i, j = self._generator_and_pairs[1]
         return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])
 
 

@@ -12,6 +12,7 @@ larger of their exponents, and at the end all rows are brought to one unit, that
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,20 +54,26 @@ def products(block: Block, pivot_rows: Pivot | None = None) -> Array:
 
 
 def scaled_gram(
-    block: Block, pivot_rows: Pivot | None = None, norms: Array | None = None
+    block: Block,
+    pivot_rows: Pivot | None = None,
+    norms: Array | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> tuple[ScaledGram, float]:
     """`products`, the origin's line at an exponent of its own; and how far an entry can be off.
 
     That is relative to the two rows' norms, and holds whoever chose the numbers. `norms` are those of the
-    rows, where they are known: on a GPU that saves a reading of the three.
+    rows, where they are known: on a GPU that saves a reading of the three. While a GPU works, the host does
+    `meanwhile`.
     """
     n = block.shape[0]
     if _on_gpu(block):
         from randeigen.backend import cuda
 
-        gram, exponent, precision = cuda.gram_and_origin_exponent(block, pivot_rows, norms)
-        exponent = UNSET if pivot_rows is None else exponent
-        return ScaledGram(gram, np.append(np.zeros(n, np.int64), exponent)), precision
+        gram, exponent, precision = cuda.gram_on_device(block, pivot_rows, norms)
+        meanwhile()
+        exponents = np.zeros(n + 1, np.int64)
+        exponents[n] = UNSET if pivot_rows is None else exponent
+        return ScaledGram(to_host_float64(gram), exponents), precision
     cut = parts(block)
     terms = parallel_map(lambda part: _term(part, pivot_rows), cut)
     exponent = max(term[-1] for term in terms)

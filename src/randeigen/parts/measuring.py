@@ -56,7 +56,7 @@ class MeasuredParts:
         unusable = reduce(np.logical_or, (each.unusable for each in every))
         whole = GramAccumulator(every[0].n, 0)
         whole.total = reduce(added, (each.total for each in every))
-        whole.rng, whole.precision = every[0].rng, max(each.precision for each in every)
+        whole.start, whole.precision = every[0].start, max(each.precision for each in every)
         whole.underflow = sum(each.underflow for each in every)
         for each in (whole, *every):
             each.unusable |= unusable

@@ -100,7 +100,8 @@ class ArrayRows:
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         if self._views:
             for columns in block_columns(*shape):
-                yield columns, self._array[:, columns]
+                whole = columns.stop - columns.start == self.d
+                yield columns, self._array if whole else self._array[:, columns]
             return
         buffer = empty((self.n, block_width(*shape)), self._work, self._array)
         for columns in block_columns(*shape):
@@ -154,7 +155,9 @@ def check_array(array: Any) -> None:
 
 def from_sequence(rows: Sequence[Any], block_bytes: int, multiple: int, visit: Visit | None = None) -> Rows:
     """Rows in a list: paths, or whatever else most of them are."""
-    paths = {row: path for row, item in enumerate(rows) if (path := as_path(item)) is not None}
+    paths: dict[int, str] = {}
+    if any(issubclass(kind, (str, bytes, os.PathLike)) for kind in set(map(type, rows))):
+        paths = {row: path for row, item in enumerate(rows) if (path := as_path(item)) is not None}
     if len(paths) == len(rows):
         return FileRows(list(paths.values()), block_bytes, multiple, visit)
     if 2 * len(paths) < len(rows):

@@ -109,12 +109,15 @@ class RecordRows:
         """On a GPU, if its kernels can read every row through the addresses of its leaves, all of them."""
         if on_host(self._like) or not has_kernels():
             return None
-        dtype, rows = self._like.dtype, [self._rows.get(i) for i in range(self.n)]
+        dtype, rows = self._like.dtype, self._rows
         averaged = [self._averaged[entries.leaf] for entries in self._layout.leaf_slices(slice(0, self.d))]
-        leaves = [[None if row is None else row[k] for row in rows] for k in averaged]
+        leaves = [[row[k] for row in rows.values()] for k in averaged]
         for leaf in chain.from_iterable(leaves):
-            if leaf is not None and not (leaf.dtype == dtype and leaf.is_contiguous() and not leaf.is_neg()):
+            if leaf.dtype is not dtype or not leaf.is_contiguous() or leaf.is_neg():
                 return None
+        if len(rows) < self.n:
+            index = {row: i for i, row in enumerate(rows)}
+            leaves = [[leaf[index[i]] if i in index else None for i in range(self.n)] for leaf in leaves]
         return Leaves(leaves)
 
     def answer(self) -> Answer:

@@ -17,6 +17,7 @@ from randeigen.rows.walk import (
     Unreadable,
     class_name,
     entry,
+    is_usual_tensor,
     numbers_of,
     read_like,
     state_dict_of,
@@ -57,6 +58,8 @@ def elect(records: Sequence[Any], others: Mapping[int, str]) -> Elected:
     A form is the names of the leaves and, of each, the library, the device, the shape and whether it holds
     floats, bools or which integers. `others` are rows already known to be something else.
     """
+    if not others and (vectors := equal_vectors(records)):
+        return vectors
     reading = read_all(records, others)
     alike = reading.alike
     forms = {entries: form_of(entries) for entries in alike}
@@ -82,6 +85,21 @@ def elect(records: Sequence[Any], others: Mapping[int, str]) -> Elected:
     leaves = ordered(members, template, reading, unusable)
     metadata = {row: reading.records[row].metadata for row in leaves}
     return Elected(template, dtypes_of(members, template), leaves, metadata, dict(sorted(unusable.items())))
+
+
+def equal_vectors(records: Sequence[Any]) -> Elected | None:
+    """The same for plain tensors of one shape, dtype and device, as a list of updates is; else None."""
+    first = records[0]
+    if not (is_usual_tensor(first) and first.ndim) or set(map(type, records)) != {type(first)}:
+        return None
+    home, shape, dtype, layout = first.device, first.shape, first.dtype, first.layout
+    for row in records:
+        if row.dtype is not dtype or row.shape != shape or row.device != home or row.layout is not layout:
+            return None
+        if row.requires_grad or row.is_nested or not (row.data_ptr() or not row.numel()):
+            return None
+    leaves = {row: [leaf] for row, leaf in enumerate(records)}
+    return Elected((((), home, shape, dtype),), [dtype], leaves, {row: {} for row in leaves}, {})
 
 
 def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:

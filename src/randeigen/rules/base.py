@@ -44,6 +44,7 @@ PARAMETER_TYPES: dict[str, tuple[Any, str]] = {  # by annotation: what is accept
     "str": (str, "a word"),
 }
 AnyRule = TypeVar("AnyRule", bound="Rule")
+ON_EXCESS = get_args(OnExcess)
 
 
 class Facts(NamedTuple):
@@ -171,7 +172,7 @@ def check_parameters(stage: Any) -> None:
 
 def check_on_excess(on_excess: str) -> None:
     """One of the two things that can be done with too many unusable rows."""
-    if on_excess not in get_args(OnExcess):
+    if on_excess not in ON_EXCESS:
         raise BadParameter(f'on_excess={on_excess!r} is not known; choose "raise" (fail closed) or "drop".')
 
 

@@ -180,6 +180,8 @@ def far_outliers(geometry: Geometry, f: int) -> Mask:
     """Rows so far out that in float64 the others' distances would vanish beside theirs. Never more than f."""
     squares = geometry.squared_norms_from_pivot()
     far = squares > FAR_OUTLIER_RATIO * median(squares)
+    if not far.any():
+        return far
     # If there are more than f, some are honest, so the honest spread is that wide and none is left out. Nor
     # is any where no other row has prior weight.
     return far if far.sum() <= f and geometry.prior_weights[~far].any() else np.zeros_like(far)

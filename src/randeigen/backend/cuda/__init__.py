@@ -16,35 +16,27 @@ from randeigen.backend.arrays import (
     largest_magnitudes,
     middle_of_three,
     scaled,
-    to_host_float64,
     working_size,
 )
 from randeigen.backend.chunking import pieces
 from randeigen.backend.device_blocks import Leaves, takes
 from randeigen.types import Array, Block
 
-__all__ = ["gram_and_origin_exponent", "gram_on_device"]
+__all__ = ["gram_on_device"]
 
 Three = tuple[int, int, int]
 MIN_KERNEL_COLUMNS = 64  # of fewer the rounding of a single product shows, and float64 costs nothing
 
 
-def gram_and_origin_exponent(
-    block: Block, pivot_rows: Three | None, norms: Array | None = None
-) -> tuple[Array, int, float]:
-    """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given.
-
-    The origin's are those of 2^-exponent times itself: the pivot's square may overflow where no difference
-    does. And how far an entry can be off, relative to the two rows' norms, whoever chose the numbers.
-    """
-    matrix, exponent, precision = gram_on_device(block, pivot_rows, norms)
-    return to_host_float64(matrix), exponent, precision
-
-
 def gram_on_device(
     block: Block, pivot_rows: Three | None, norms: Array | None = None
 ) -> tuple[Any, int, float]:
-    """The same, left where the rows are; nobody waits for it."""
+    """(n+1, n+1) inner products of the rows, the origin last, from the middle of three rows if given.
+
+    The origin's are those of 2^-exponent times itself: the pivot's square may overflow where no difference
+    does. And how far an entry can be off, relative to the two rows' norms, whoever chose the numbers. Nobody
+    waits for it.
+    """
     exponent = 0 if pivot_rows is None else _exponent_of_middle(block, pivot_rows, norms)
     if takes(block) and working_size(block) == 4 and block.shape[1] >= MIN_KERNEL_COLUMNS:
         from randeigen.backend.cuda.gram import gram
