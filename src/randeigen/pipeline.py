@@ -90,12 +90,9 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     rng = np.random.default_rng([seed, Stream.RULE])
     judgement = judge(cloud, rule, index, assumed, rng)
     verdict, by_column = judgement.verdict, judgement.decision.combine is not None
-    groups: list[Index] = []
-    between = 0.0
-    if not by_column:
-        with single_threaded_blas(cloud.n):
-            groups = cut_together(cloud, verdict.weights, assumed.certified)
-            between = distance_to_mean(cloud, verdict.weights, verdict.scale)
+    with single_threaded_blas(cloud.n):
+        groups = [] if by_column else cut_together(cloud, verdict.weights, assumed.certified)
+        between = distance_to_mean(cloud, verdict.weights, verdict.scale)
     mean, away, to_mean = source.combine(judgement, usable, options.progress)
     refuse_changes(source)
     assert judgement.bias_bound is not None
