@@ -15,13 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import (
-    as_host_array,
-    largest_magnitudes,
-    median,
-    to_host_float64,
-    working_size,
-)
+from randeigen.backend.arrays import as_host_array, largest_magnitudes, median, to_host_float64, working_size
 from randeigen.backend.chunking import parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
@@ -156,14 +150,9 @@ class GramAccumulator:
         total = in_one_unit(self.total, self.unusable, exponent)
         lost = max(float(np.ldexp(self.underflow, -2 * total.exponent)), UNDERFLOW) if self.underflow else 0.0
         beyond, unit = total.beyond if total.beyond.any() else None, 2.0**total.exponent
+        floor, start = total.floor + lost, self.start
         return GramGeometry(
-            total.gram,
-            np.ones(self.n),
-            self.start,
-            unit,
-            self.precision,
-            floor=total.floor + lost,
-            beyond=beyond,
+            total.gram, np.ones(self.n), start, unit, self.precision, floor=floor, beyond=beyond
         )
 
     def _looks_offset(self, block: Block) -> bool:
