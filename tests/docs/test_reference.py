@@ -6,6 +6,8 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,14 +29,14 @@ NEVER_RAISE |= {"draw_bound_by_eps", "draw_inspected_rows"}
 LONG = {"EP", "GradientMatching", "Subpopulation", "Semidefinite"}
 
 
-def functions() -> dict[str, Any]:
-    found = {}
-    for module in map(importlib.import_module, MODULES):
-        for name in module.__all__:
-            value = getattr(module, name)
-            if inspect.isfunction(value):
-                found[f"{module.__name__}.{name}"] = value
-    return found
+def public_names() -> dict[str, Any]:
+    """Every function and class that a module of the reference exports."""
+    return {
+        f"{module.__name__}.{name}": value
+        for module in map(importlib.import_module, MODULES)
+        for name in module.__all__
+        if inspect.isfunction(value := getattr(module, name)) or inspect.isclass(value)
+    }
 
 
 def load_examples() -> ModuleType:
@@ -47,7 +49,9 @@ def load_examples() -> ModuleType:
     return module
 
 
-FUNCTIONS = functions()
+PUBLIC = public_names()
+FUNCTIONS = [name for name, value in PUBLIC.items() if inspect.isfunction(value)]
+WITH_EXAMPLE = [name for name, value in PUBLIC.items() if ">>>" in (inspect.getdoc(value) or "")]
 CLASSES = sorted(
     {cls.__name__ for cls in map(rules.rule_class, rules.RULES)}
     | {
@@ -62,7 +66,7 @@ CLASSES = sorted(
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_says_what_it_takes_returns_and_raises(name: str) -> None:
-    function = FUNCTIONS[name]
+    function = PUBLIC[name]
     text, signature = inspect.getdoc(function) or "", inspect.signature(function)
     for parameter in signature.parameters:
         assert f"\n    {parameter}: " in text, f"{parameter} is not described"
@@ -76,9 +80,24 @@ def run_doctest(text: str, name: str) -> None:
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_example_of_a_function_runs(name: str) -> None:
-    run_doctest(inspect.getdoc(FUNCTIONS[name]) or "", name)
+@pytest.mark.parametrize("name", WITH_EXAMPLE)
+def test_the_example_of_a_docstring_runs(name: str) -> None:
+    run_doctest(inspect.getdoc(PUBLIC[name]) or "", name)
+
+
+def test_every_public_name_has_an_entry_in_the_reference_and_an_example() -> None:
+    pages = [page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")]
+    entries = {entry for page in pages for entry in re.findall(r"^::: (\S+)", page, re.M)}
+    listed = {entry.rpartition(".")[2] for entry in entries}
+    for module in entries & sys.modules.keys():  # a module's entry shows all that it exports
+        listed |= set(getattr(sys.modules[module], "__all__", vars(sys.modules[module])))
+    code = [block for page in pages for block in re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)]
+    used = set(re.findall(r"\w+", " ".join(code))) | set(load_examples().examples())
+    for name, value in PUBLIC.items():
+        short = name.rpartition(".")[2]
+        assert short in listed, f"{name} is on no page of the reference"
+        example = name in WITH_EXAMPLE or short in used or issubclass(value, Exception)
+        assert example, f"{name} is in no example"
 
 
 @pytest.mark.parametrize(
