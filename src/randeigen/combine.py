@@ -27,7 +27,7 @@ from randeigen.backend.arrays import (
     working_size,
 )
 from randeigen.backend.chunking import narrower, parallel_map, parts, pieces
-from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_matrix, takes
+from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_host_block, is_matrix, takes
 from randeigen.types import Answer, Block, Geometry, Mask, Progress, Rows, Weights
 
 # Of the standard deviation along the top direction: less rounding than this does not show in the certificate.
@@ -70,7 +70,8 @@ def sum_blocks(
     """Write the weighted sum of every block; how far the answer's dtype has moved it."""
     cast_error = 0.0
     with np.errstate(all="ignore"):  # sums of the largest numbers overflow, and are made again
-        for columns, block in host_blocks(rows):
+        for columns, block in rows.blocks():
+            block = block if is_host_block(block) else as_host_array(block)
             out = answer.memory_for(columns, block)
             cast = weighted_sum.into(out, block)
             if cast is not None:
@@ -150,7 +151,7 @@ class WeightedSum:
         in_float64 = self.in_float64(block)
         if out is None or self._looks_at_sums():
             return None
-        if isinstance(block, np.ndarray):
+        if is_host_block(block):
             fits = isinstance(out, np.ndarray) and not in_float64
             return self._in_parallel(out, block) if fits else None
         if not takes(block):
@@ -187,7 +188,7 @@ class WeightedSum:
     def in_float64(self, block: Block) -> bool:
         """Whether a float32 sum of these rows would be off by more than the certificate should show."""
         self._itemsize = working_size(block)
-        in_groups = isinstance(block, np.ndarray) and self._itemsize == 4
+        in_groups = is_host_block(block) and self._itemsize == 4
         self._terms = min(self._count, MAX_SUMMED_ROWS + 1) if in_groups else self._count
         if self._size is None or self._itemsize == 8:
             return False
@@ -212,7 +213,7 @@ class WeightedSum:
 
     def _summed(self, block: Block) -> Any:
         wide = self.in_float64(block)
-        if isinstance(block, np.ndarray):
+        if is_host_block(block):
             if wide:
                 return self._carefully(block)
             total = np.empty(block.shape[1], block.dtype)
@@ -233,7 +234,7 @@ class WeightedSum:
         outs = [out[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
 
         def settle(at: tuple[Any, Any]) -> None:
-            part, here = at
+            part, here = as_host_array(at[0]), at[1]
             self._total(w, part, here)
             if not np.isfinite(here).all():
                 here[:] = self._carefully(part)
@@ -249,6 +250,7 @@ class WeightedSum:
         top = largest_number_like(block) / 4
 
         def total(part: Block) -> Any:
+            part = as_host_array(part)
             exact = self._total(like(self.weights / 4, wide := as_float64(part)), wide)
             # What is not finite came from a row that nobody has measured yet, and must be seen.
             clipped = where_finite(exact, exact.clip(-top, top))
@@ -256,7 +258,7 @@ class WeightedSum:
                 self._clipped.append(beyond)
             return clipped * 4
 
-        return joined(parallel_map(total, parts(block) if isinstance(block, np.ndarray) else pieces(block)))
+        return joined(parallel_map(total, parts(block) if is_host_block(block) else pieces(block)))
 
     def _total(self, w: Any, part: Block, out: Any = None) -> Any:
         if out is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:

@@ -41,6 +41,7 @@ MAX_COPY_BYTES = 2**24  # bytes of a block from which unusable rows are left out
 
 # Parts.
 PART_NUMBERS = 2**19  # numbers that a thread takes at once
+COPIED_PART_NUMBERS = 2**21  # numbers of a part that the thread copies: Python's lock is taken for each row
 MIN_PART_COLUMNS = 2**12  # columns that it takes at least: an n×n Gram matrix comes of each part
 MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread has begun
 
@@ -76,7 +77,8 @@ def parts(block: Block) -> list[Block]:
     n, width = block.shape
     if n * width < MIN_PARALLEL_NUMBERS:
         return [block]
-    step = min(max(PART_NUMBERS // n, MIN_PART_COLUMNS), -(-width // 2))
+    numbers = PART_NUMBERS if isinstance(block, np.ndarray) else COPIED_PART_NUMBERS
+    step = min(max(numbers // n, MIN_PART_COLUMNS), -(-width // 2))
     return [block[:, i : i + step] for i in range(0, width, step)]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.host_leaves import HostLeaves
 from randeigen.types import Array, Block
 
 COPIED_NUMBERS = 2**23  # numbers of a block that are copied at a time
@@ -40,6 +41,8 @@ def as_matrix(block: Any) -> Any:
     """A block as one float32 or float64 array; a copy only if it is none."""
     if isinstance(block, np.ndarray):
         return block
+    if isinstance(block, HostLeaves):
+        return block.numpy()
     return block.matrix(working_dtype(block)) if isinstance(block, Leaves) else block.to(working_dtype(block))
 
 
@@ -57,7 +60,14 @@ def as_matrices(blocks: Iterable[tuple[slice, Any]]) -> Iterator[tuple[slice, An
 
 def is_matrix(block: Any) -> bool:
     """Whether it is one float32 or float64 array as it lies."""
-    return isinstance(block, np.ndarray) or (not isinstance(block, Leaves) and block.dtype.itemsize >= 4)
+    if isinstance(block, (np.ndarray, Leaves, HostLeaves)):
+        return isinstance(block, np.ndarray)
+    return bool(block.dtype.itemsize >= 4)
+
+
+def is_host_block(block: Any) -> bool:
+    """Whether the cores take parts of it: an array of numpy's, or rows that each part is copied from."""
+    return isinstance(block, (np.ndarray, HostLeaves))
 
 
 def working_dtype(block: Any) -> Any:

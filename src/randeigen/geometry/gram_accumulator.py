@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, median, to_host_float64, working_size
 from randeigen.backend.chunking import parallel_map, parts, pieces
+from randeigen.backend.device_blocks import as_matrix, is_host_block
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
 from randeigen.geometry.products import (
@@ -66,7 +67,8 @@ def measure(
         accumulator = accumulator_for(rows, kind, seed, want)
     with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
         for columns, block in rows.blocks(accumulator.block_multiple):
-            accumulator.add(columns, as_host_array(block))
+            in_parts = isinstance(accumulator, GramAccumulator) and is_host_block(block)
+            accumulator.add(columns, block if in_parts else as_host_array(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
         not_finite = accumulator.unusable.copy()  # in the finished geometry these rows are zero
@@ -157,9 +159,14 @@ class GramAccumulator:
 
     def _looks_offset(self, block: Block) -> bool:
         """Whether a few columns show an offset that most rows share, which saves the plain product."""
-        if not isinstance(block, np.ndarray):
+        if not is_host_block(block):
             return False
-        few = to_host_float64(block[:, :: -(-block.shape[1] // GLIMPSED_COLUMNS)])
+        step = -(-block.shape[1] // GLIMPSED_COLUMNS)
+        if isinstance(block, np.ndarray):
+            few = to_host_float64(block[:, ::step])
+        else:
+            some = range(0, block.shape[1], step)
+            few = np.hstack([to_host_float64(as_matrix(block[:, at : at + 1])) for at in some])
         few = few * 2.0 ** -scale_exponent(largest_magnitudes(few))
         i, j = self._generator_and_pairs[1]
         squares, distances = (few**2).sum(1), ((few[i] - few[j]) ** 2).sum(1)
@@ -202,8 +209,8 @@ class GramAccumulator:
     def _scaled(
         self, block: Block, index: list[int], pivot: Pivot | str | None, alone: bool
     ) -> tuple[ScaledGram, float]:
-        cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
-        terms = parallel_map(lambda part: gram_of_scaled_rows(part, index, pivot, alone), cut)
+        cut = parts(block) if is_host_block(block) else pieces(block)
+        terms = parallel_map(lambda part: gram_of_scaled_rows(as_host_array(part), index, pivot, alone), cut)
         return reduce(added, terms), rounding(self.n, cut[0].shape[1], working_size(block))
 
     def _odd(self, block: Block, squares: Array, pivot_rows: Pivot | None) -> list[int]:
@@ -229,7 +236,7 @@ class GramAccumulator:
     def _find_unusable(self, block: Block, index: list[int]) -> None:
         """Rows that hold NaN or infinity."""
         for i in index:
-            self.unusable[i] |= not np.isfinite(largest_magnitudes(block[i : i + 1])[0])
+            self.unusable[i] |= not np.isfinite(largest_magnitudes(as_host_array(block[i : i + 1]))[0])
 
     def _usable(self) -> list[int]:
         return list(np.flatnonzero(~self.unusable).tolist())

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import (
     UNIT_ROUNDOFF,
     as_float64,
+    as_host_array,
     bordered,
     largest_exponent,
     largest_magnitudes,
@@ -30,7 +31,7 @@ from randeigen.backend.arrays import (
     to_host_float64,
 )
 from randeigen.backend.chunking import parallel_map, parts, pieces
-from randeigen.backend.device_blocks import as_matrix
+from randeigen.backend.device_blocks import as_matrix, is_host_block
 from randeigen.types import Array, Block
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
@@ -99,12 +100,14 @@ def rounding(n: int, width: int, itemsize: int) -> float:
     return (min(step, width) + -(-width // step) + 6) * UNIT_ROUNDOFF[itemsize]
 
 
-def _term(part: Any, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
+def _term(part: Block, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
     """What one part adds to the Gram matrix, its border, its corner; and the pivot's exponent."""
+    is_copy = not isinstance(part, np.ndarray)
+    part = as_host_array(part)
     if pivot_rows is None:
         return inner(part, part), 0.0, 0.0, UNSET
     pivot = middle_of_three(*(part[i] for i in pivot_rows))
-    shifted = part - pivot
+    shifted = np.subtract(part, pivot, out=part if is_copy else None)
     return inner(shifted, shifted), *_border(shifted, pivot)
 
 
@@ -137,7 +140,7 @@ def unlike_pivot(block: Block, index: list[int], pivot_rows: Pivot | None = None
         some = part if len(index) == part.shape[0] else part[index]
         return to_host_float64((some != pivot).any(1))
 
-    cut = parts(block) if isinstance(block, np.ndarray) else pieces(block)
+    cut = parts(block) if is_host_block(block) else pieces(block)
     differ = np.sum(parallel_map(unlike, cut), axis=0)
     return [i for i, differs in zip(index, differ.tolist(), strict=True) if differs]
 

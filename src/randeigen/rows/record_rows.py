@@ -24,8 +24,9 @@ from randeigen.backend.arrays import (
     on_host,
     working,
 )
-from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, block_columns, block_width
+from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, HOST_VIEW_BLOCKS, block_columns, block_width
 from randeigen.backend.device_blocks import Leaves, has_kernels
+from randeigen.backend.host_leaves import HostLeaves
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
 from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote
@@ -33,6 +34,7 @@ from randeigen.rows.vote import elect
 from randeigen.rows.walk import Foreign, Path, entry
 from randeigen.types import Answer, Block, Weights
 
+MAX_COPIED_BYTES = 2**24  # bytes of all rows up to which one thread copies them, block by block
 MAX_COUNTERS = 2**10  # numbers of an integer leaf that is decided together with others
 
 
@@ -91,6 +93,9 @@ class RecordRows:
         if self._leaves is not None:
             yield slice(0, self.d), self._leaves
             return
+        if isinstance(self._like, np.ndarray) and self.n * self.d * self._work.itemsize > MAX_COPIED_BYTES:
+            yield from self._parts_to_copy(math.lcm(self._multiple, multiple))
+            return
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         buffer = empty((self.n, block_width(*shape)), self._work, self._like)
         usable, unusable = list(self._rows), list(self.unusable)
@@ -103,6 +108,25 @@ class RecordRows:
                 values = [flat(row[leaf], entries.start, entries.stop) for row in self._rows.values()]
                 gather(block[:, entries.columns], usable, values)
             yield columns, block
+
+    def _parts_to_copy(self, multiple: int) -> Iterator[tuple[slice, HostLeaves]]:
+        """Wide blocks that each thread copies its own parts of."""
+        budget = HOST_VIEW_BLOCKS * self._budget
+        for columns in block_columns(self.d, self.n, self._work.itemsize, budget, multiple):
+            yield columns, HostLeaves(self._fill, range(self.n), columns, self._work)
+
+    def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
+        """Write these columns of some rows, cast; those that cannot be read are NaN."""
+        slices = self._layout.leaf_slices(columns)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
+            for line, row in zip(out, rows, strict=True):
+                leaves = self._rows.get(row)
+                if leaves is None:
+                    line.fill(math.nan)
+                    continue
+                for entries in slices:
+                    values = flat(leaves[self._averaged[entries.leaf]], entries.start, entries.stop)
+                    np.copyto(line[entries.columns], values, casting="unsafe")
 
     @cached_property
     def _leaves(self) -> Leaves | None:

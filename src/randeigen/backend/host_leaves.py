@@ -1,0 +1,42 @@
+"""A block in main memory whose rows lie in many places: each thread copies the part it takes.
+
+One buffer for all threads would be written by one core and read by the others. A part of its own stays in a
+core's cache while it is multiplied, and costs nobody a meeting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Writes these columns of some rows into an array.
+Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
+
+
+class HostLeaves:
+    """Slices of it are like it, and cost nothing; `numpy` makes the copy."""
+
+    is_cuda = False
+
+    def __init__(self, fill: Fill, rows: Sequence[int], columns: slice, dtype: np.dtype[Any]) -> None:
+        self._fill, self._rows, self._columns = fill, rows, columns
+        self.dtype = dtype
+        self.shape = len(rows), columns.stop - columns.start
+
+    def __getitem__(self, key: Any) -> HostLeaves:
+        """Some rows, by a slice or a list, or `[:, columns]`."""
+        if not isinstance(key, tuple):
+            rows = self._rows[key] if isinstance(key, slice) else [self._rows[i] for i in key]
+            return HostLeaves(self._fill, rows, self._columns, self.dtype)
+        first, last, _ = key[1].indices(self.shape[1])
+        start = self._columns.start
+        return HostLeaves(self._fill, self._rows, slice(start + first, start + max(first, last)), self.dtype)
+
+    def numpy(self) -> NDArray[Any]:
+        """The rows side by side, in an array of the caller's own."""
+        out = np.empty(self.shape, self.dtype)
+        self._fill(out, self._rows, self._columns)
+        return out

@@ -1,0 +1,94 @@
+"""Large records: every thread copies the parts that it takes, and nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen.backend.host_leaves import HostLeaves
+from randeigen.rows import as_rows, record_rows
+
+N, SHAPES = 12, {"weight": (300, 70), "bias": (70,), "more": (4001,)}
+
+
+@pytest.fixture
+def copied_in_parts(monkeypatch):
+    monkeypatch.setattr(record_rows, "MAX_COPIED_BYTES", 0)
+
+
+def records(offset: float = 0.0, dtype=np.float32) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [
+        {name: (offset + rng.standard_normal(shape)).astype(dtype) for name, shape in SHAPES.items()}
+        | {"steps": np.asarray(7, np.int64)}
+        for _ in range(N)
+    ]
+
+
+def flat(record) -> np.ndarray:
+    return np.concatenate([np.asarray(record[name], np.float64).ravel() for name in SHAPES])
+
+
+def far(rows):
+    rows[3]["weight"] = rows[3]["weight"] * np.float32(1e30)
+
+
+def not_finite(rows):
+    rows[3]["bias"][5] = np.nan
+
+
+def of_another_form(rows):
+    rows[3]["more"] = rows[3]["more"][:-1]
+
+
+def fortran_and_other_floats(rows):
+    rows[3]["weight"] = np.asfortranarray(rows[3]["weight"])
+    rows[4]["weight"] = rows[4]["weight"].astype(np.float64)
+    rows[5]["bias"] = rows[5]["bias"].astype(">f4")
+
+
+CHANGES = [None, far, not_finite, of_another_form, fortran_and_other_floats]
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_answer_is_that_of_a_single_thread_that_copies(change, offset, monkeypatch):
+    rows = records(offset)
+    if change:
+        change(rows)
+    plain = randeigen.aggregate(rows, f=2, seed=0)
+    monkeypatch.setattr(record_rows, "MAX_COPIED_BYTES", 0)
+    copied = randeigen.aggregate(rows, f=2, seed=0)
+    assert np.allclose(copied.weights, plain.weights, atol=1e-6)
+    assert copied.unusable == plain.unusable
+    assert np.isclose(copied.bias_bound, plain.bias_bound, rtol=1e-3)
+    assert np.allclose(flat(copied.mean), flat(plain.mean), atol=1e-5 * (1 + offset))
+    assert copied.mean["steps"] == 7
+    assert {name: leaf.dtype for name, leaf in copied.mean.items()} == {
+        name: leaf.dtype for name, leaf in plain.mean.items()
+    }
+
+
+@pytest.mark.parametrize("rule", ["median", "nnm+krum", "centered-clipping", "mean"])
+def test_rules_of_every_kind_read_them(rule, monkeypatch):
+    rows = records(dtype=np.float64)
+    plain = randeigen.aggregate(rows, f=2, rule=rule, seed=0)
+    monkeypatch.setattr(record_rows, "MAX_COPIED_BYTES", 0)
+    assert np.allclose(flat(randeigen.aggregate(rows, f=2, rule=rule, seed=0).mean), flat(plain.mean))
+
+
+def test_a_slice_is_copied_when_it_is_read_and_not_before(copied_in_parts):
+    rows = records()
+    ((columns, block),) = as_rows(rows).blocks()
+    assert isinstance(block, HostLeaves)
+    matrix = np.stack([flat(row) for row in rows]).astype(np.float32)
+    assert block.shape == matrix.shape == (N, columns.stop)
+    assert np.array_equal(block.numpy(), matrix)
+    assert np.array_equal(block[2:5].numpy(), matrix[2:5])
+    assert np.array_equal(block[[7, 1]].numpy(), matrix[[7, 1]])
+    # Across the ends of leaves, and of the block.
+    assert np.array_equal(block[:, 20_990:21_100][:, 5:95].numpy(), matrix[:, 20_995:21_085])
+    assert np.array_equal(block[:, 25_000:99_999].numpy(), matrix[:, 25_000:])
+    rows[0]["bias"][0] = 5.0
+    assert block.numpy()[0, 21_000] == 5.0
