@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from randeigen.backend.chunking import COMPARED_NUMBERS, DEVICE_COMPARED_NUMBERS
 from randeigen.backend.device_blocks import Leaves
-from randeigen.backend.host_leaves import HostLeaves
 from randeigen.types import Array, Block
 
 UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size
@@ -21,9 +20,7 @@ UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by 
 
 def as_host_array(block: Block) -> Block:
     """A tensor in main memory as a numpy array: one library's threads, not two that wait for each other."""
-    if isinstance(block, np.ndarray) or not (isinstance(block, HostLeaves) or block.device.type == "cpu"):
-        return block
-    return block.numpy()
+    return block if isinstance(block, np.ndarray) or block.device.type != "cpu" else block.numpy()
 
 
 def middle_of_three(a: Any, b: Any, c: Any) -> Any:
@@ -102,7 +99,7 @@ def as_host(values: Any) -> Any:
 
 def like(values: NDArray[Any], block: Block) -> Any:
     """The same numbers in the block's library, dtype and device."""
-    if isinstance(block, (np.ndarray, HostLeaves)):
+    if isinstance(block.dtype, np.dtype):
         return values.astype(block.dtype, copy=False)
     return block.new_tensor(values)
 

@@ -7,6 +7,7 @@ core's cache while it is multiplied, and costs nobody a meeting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
 
 
 class HostLeaves:
-    """Slices of it are like it, and cost nothing; `numpy` makes the copy."""
+    """Slices of it are like it, and cost nothing; `numpy` makes the copy, as of a tensor in main memory."""
 
-    is_cuda = False
+    is_cuda, device = False, SimpleNamespace(type="cpu")
 
     def __init__(self, fill: Fill, rows: Sequence[int], columns: slice, dtype: np.dtype[Any]) -> None:
         self._fill, self._rows, self._columns = fill, rows, columns
