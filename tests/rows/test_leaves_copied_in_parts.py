@@ -90,5 +90,6 @@ def test_a_slice_is_copied_when_it_is_read_and_not_before(copied_in_parts):
     # Across the ends of leaves, and of the block.
     assert np.array_equal(block[:, 20_990:21_100][:, 5:95].numpy(), matrix[:, 20_995:21_085])
     assert np.array_equal(block[:, 25_000:99_999].numpy(), matrix[:, 25_000:])
+    assert np.array_equal(block[:, ::5000].numpy(), matrix[:, ::5000])
     rows[0]["bias"][0] = 5.0
     assert block.numpy()[0, 21_000] == 5.0

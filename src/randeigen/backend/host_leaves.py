@@ -22,22 +22,24 @@ class HostLeaves:
 
     is_cuda, device = False, SimpleNamespace(type="cpu")
 
-    def __init__(self, fill: Fill, rows: Sequence[int], columns: slice, dtype: np.dtype[Any]) -> None:
+    def __init__(self, fill: Fill, rows: Sequence[int], columns: range, dtype: np.dtype[Any]) -> None:
         self._fill, self._rows, self._columns = fill, rows, columns
         self.dtype = dtype
-        self.shape = len(rows), columns.stop - columns.start
+        self.shape = len(rows), len(columns)
 
     def __getitem__(self, key: Any) -> HostLeaves:
-        """Some rows, by a slice or a list, or `[:, columns]`."""
-        if not isinstance(key, tuple):
-            rows = self._rows[key] if isinstance(key, slice) else [self._rows[i] for i in key]
-            return HostLeaves(self._fill, rows, self._columns, self.dtype)
-        first, last, _ = key[1].indices(self.shape[1])
-        start = self._columns.start
-        return HostLeaves(self._fill, self._rows, slice(start + first, start + max(first, last)), self.dtype)
+        """Some rows, by a slice or a list, or `[:, columns]`, by a slice with a step or without."""
+        if isinstance(key, tuple):
+            return HostLeaves(self._fill, self._rows, self._columns[key[1]], self.dtype)  # type: ignore[arg-type]
+        rows = self._rows[key] if isinstance(key, slice) else [self._rows[i] for i in key]
+        return HostLeaves(self._fill, rows, self._columns, self.dtype)
 
     def numpy(self) -> NDArray[Any]:
         """The rows side by side, in an array of the caller's own."""
-        out = np.empty(self.shape, self.dtype)
-        self._fill(out, self._rows, self._columns)
+        out, columns = np.empty(self.shape, self.dtype), self._columns
+        if columns.step == 1:
+            self._fill(out, self._rows, slice(columns.start, columns.stop))
+        else:
+            for at, column in enumerate(columns):
+                self._fill(out[:, at : at + 1], self._rows, slice(column, column + 1))
         return out

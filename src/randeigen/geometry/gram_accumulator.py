@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, median, to_host_float64, working_size
 from randeigen.backend.chunking import parallel_map, parts, pieces
-from randeigen.backend.device_blocks import as_matrix, is_host_block
+from randeigen.backend.device_blocks import is_host_block
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
 from randeigen.geometry.products import (
@@ -67,8 +67,8 @@ def measure(
         accumulator = accumulator_for(rows, kind, seed, want)
     with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
         for columns, block in rows.blocks(accumulator.block_multiple):
-            in_parts = isinstance(accumulator, GramAccumulator) and is_host_block(block)
-            accumulator.add(columns, block if in_parts else as_host_array(block))
+            in_parts = isinstance(accumulator, GramAccumulator)  # which copies what is not an array
+            accumulator.add(columns, block if in_parts and is_host_block(block) else as_host_array(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
         not_finite = accumulator.unusable.copy()  # in the finished geometry these rows are zero
@@ -161,12 +161,7 @@ class GramAccumulator:
         """Whether a few columns show an offset that most rows share, which saves the plain product."""
         if not is_host_block(block):
             return False
-        step = -(-block.shape[1] // GLIMPSED_COLUMNS)
-        if isinstance(block, np.ndarray):
-            few = to_host_float64(block[:, ::step])
-        else:
-            some = range(0, block.shape[1], step)
-            few = np.hstack([to_host_float64(as_matrix(block[:, at : at + 1])) for at in some])
+        few = to_host_float64(as_host_array(block[:, :: -(-block.shape[1] // GLIMPSED_COLUMNS)]))
         few = few * 2.0 ** -scale_exponent(largest_magnitudes(few))
         i, j = self._generator_and_pairs[1]
         squares, distances = (few**2).sum(1), ((few[i] - few[j]) ** 2).sum(1)
@@ -202,8 +197,7 @@ class GramAccumulator:
         return True
 
     def _add(self, measured: ScaledGram, precision: float) -> None:
-        measured = without(measured, np.flatnonzero(self.unusable).tolist())
-        self.total = added(self.total, measured)
+        self.total = added(self.total, without(measured, np.flatnonzero(self.unusable).tolist()))
         self.precision = max(self.precision, precision)
 
     def _scaled(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import as_writable_array, copy, kind, store
+from randeigen.backend.arrays import as_writable_array, copy, is_tensor, joined, kind, store
 from randeigen.backend.chunking import block_columns
 from randeigen.backend.device_blocks import Leaves
 from randeigen.types import Weights
@@ -59,6 +59,24 @@ class Layout:
                 slices.append(LeafSlice(leaf, column - begin, stop - begin, column - columns.start))
             column, leaf = stop, leaf + 1
         return slices
+
+
+def flat(leaf: Any, start: int, stop: int) -> Any:
+    """Entries start..stop of a leaf in C order; copies no more than it returns."""
+    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
+        return leaf.reshape(-1)[start:stop]
+    if leaf.ndim == 1:
+        return leaf[start:stop]
+    inner = math.prod(leaf.shape[1:])
+    first, last = start // inner, (stop - 1) // inner
+    if first == last:
+        return flat(leaf[first], start - first * inner, stop - first * inner)
+    parts = [
+        flat(leaf[first], start - first * inner, inner),
+        leaf[first + 1 : last].reshape(-1),
+        flat(leaf[last], 0, stop - last * inner),
+    ]
+    return joined(parts)
 
 
 class OutputBuffer:

@@ -29,7 +29,7 @@ from randeigen.backend.device_blocks import Leaves, has_kernels
 from randeigen.backend.host_leaves import HostLeaves
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
-from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote
+from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote, flat
 from randeigen.rows.vote import elect
 from randeigen.rows.walk import Foreign, Path, entry
 from randeigen.types import Answer, Block, Weights
@@ -113,7 +113,10 @@ class RecordRows:
         """Wide blocks that each thread copies its own parts of."""
         budget = HOST_VIEW_BLOCKS * self._budget
         for columns in block_columns(self.d, self.n, self._work.itemsize, budget, multiple):
-            yield columns, HostLeaves(self._fill, range(self.n), columns, self._work)
+            yield (
+                columns,
+                HostLeaves(self._fill, range(self.n), range(columns.start, columns.stop), self._work),
+            )
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
         """Write these columns of some rows, cast; those that cannot be read are NaN."""
@@ -276,24 +279,6 @@ def alike(one: Any, other: Any) -> bool:
     with suppress(Exception):
         return bool(one == other)
     return False
-
-
-def flat(leaf: Any, start: int, stop: int) -> Any:
-    """Entries start..stop of a leaf in C order; copies no more than it returns."""
-    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
-        return leaf.reshape(-1)[start:stop]
-    if leaf.ndim == 1:
-        return leaf[start:stop]
-    inner = math.prod(leaf.shape[1:])
-    first, last = start // inner, (stop - 1) // inner
-    if first == last:
-        return flat(leaf[first], start - first * inner, stop - first * inner)
-    parts = [
-        flat(leaf[first], start - first * inner, inner),
-        leaf[first + 1 : last].reshape(-1),
-        flat(leaf[last], 0, stop - last * inner),
-    ]
-    return joined(parts)
 
 
 def stacked_on_host(vectors: Sequence[Any]) -> NDArray[Any]:
