@@ -26,8 +26,8 @@ from randeigen.backend.arrays import (
     where_finite,
     working_size,
 )
-from randeigen.backend.chunking import narrower, parallel_map, parts, pieces
-from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_host_block, is_matrix, takes
+from randeigen.backend.chunking import is_host_block, narrower, parallel_map, parts, pieces
+from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_matrix, takes
 from randeigen.types import Answer, Block, Geometry, Mask, Progress, Rows, Weights
 
 # Of the standard deviation along the top direction: less rounding than this does not show in the certificate.

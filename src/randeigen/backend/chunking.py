@@ -72,6 +72,11 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
+def is_host_block(block: Block) -> bool:
+    """Whether the cores take parts of it: an array of numpy's, or rows that each part is copied from."""
+    return isinstance(block.dtype, np.dtype)
+
+
 def parts(block: Block) -> list[Block]:
     """The block cut for the cores, the same on every machine: nothing may depend on how many there are."""
     n, width = block.shape

@@ -65,11 +65,6 @@ def is_matrix(block: Any) -> bool:
     return bool(block.dtype.itemsize >= 4)
 
 
-def is_host_block(block: Any) -> bool:
-    """Whether the cores take parts of it: an array of numpy's, or rows that each part is copied from."""
-    return isinstance(block, (np.ndarray, HostLeaves))
-
-
 def working_dtype(block: Any) -> Any:
     """The dtype of a tensor's numbers when they are computed with."""
     import torch

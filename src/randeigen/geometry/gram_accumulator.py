@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, median, to_host_float64, working_size
-from randeigen.backend.chunking import parallel_map, parts, pieces
-from randeigen.backend.device_blocks import is_host_block
+from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
 from randeigen.geometry.products import (

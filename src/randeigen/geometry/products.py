@@ -30,8 +30,8 @@ from randeigen.backend.arrays import (
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import parallel_map, parts, pieces
-from randeigen.backend.device_blocks import as_matrix, is_host_block
+from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
+from randeigen.backend.device_blocks import as_matrix
 from randeigen.types import Array, Block
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
