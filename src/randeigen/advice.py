@@ -59,7 +59,7 @@ def _sentences(inspection: Inspection) -> Iterator[str]:
         least = _fraction(len(lost), inspection.n)
         yield f"{_named(inspection, lost)} {verb} as corrupt, so eps has to be {least:g} or more."
     for group in inspection.copies:
-        yield f"{_named(inspection, group)} are equal."
+        yield f"{_named(inspection, group)} are equal, or too near each other to tell apart."
     if not inspection.opinions:
         yield "No eps that was tried covers the unusable rows: find out why they are unusable."
         return

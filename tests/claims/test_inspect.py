@@ -68,7 +68,7 @@ def test_equal_rows_are_pointed_out() -> None:
     rows[4] = rows[11] = rows[7]
     found = randeigen.inspect(rows)
     assert found.copies == ((4, 7, 11),)
-    assert "Rows 4, 7, 11 are equal." in found.advice
+    assert "Rows 4, 7, 11 are equal" in found.advice
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -187,10 +187,11 @@ def test_an_interrupt_leaves_nothing_half_written(command: str, shared: Path, tm
         words += [tmp_path / "mean.safetensors", "--decision", tmp_path / "d.json"]
     before = sorted(os.listdir(tmp_path))
     slowly = f"""
-import time
+import signal, time
 from pathlib import Path
 import randeigen.rows.file_rows as files
 from randeigen.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 fill = files.FileRows._fill
 def slow(*row):
     Path({str(tmp_path / "begun")!r}).touch()

@@ -20,7 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import randeigen
+from commands import cli
 from randeigen import plotting
+from randeigen.bridges.record import Run
+from randeigen.bridges.report_page import report_page
+from randeigen.bridges.verdicts import NodeVerdict, RoundVerdict
+from randeigen.certificate import KEPT, LEFT_OUT
 from randeigen.cli.commands import sweep as sweep_command
 from randeigen.errors import BadParameter
 from randeigen.lab import FederatedConfig, FederatedRecord, draw_course, html_page, run, tidy
@@ -131,21 +136,58 @@ def test_no_text_of_a_picture_is_small_on_a_phone(
     assert figures
 
 
+@pytest.fixture(scope="module")
+def pages(page: Path, records: list[FederatedRecord], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of `simulate`, `sweep`, `inspect` and `report`, in HTML."""
+    folder = tmp_path_factory.mktemp("pages")
+    for record in records:
+        record.write(folder / f"{record.spec.rule.partition(':')[0]}.json")
+    paths = sorted(folder.glob("*.json"))
+    write_sweep_page(folder / "sweep.html", tidy.lines_of(paths), tidy.lines_of(paths, rounds=True))
+    (folder / "updates").mkdir()
+    for client, row in enumerate(np.random.default_rng(0).standard_normal((8, 20))):
+        np.save(folder / "updates" / f"client {client} with quite a long name.npy", row)
+    cli("inspect", folder / "updates", "--page", folder / "inspect.html")
+    verdicts = [
+        RoundVerdict(number, 1, "randeigen", {2**63 + i: NodeVerdict(KEPT, 0.25) for i in range(4)}, 4)
+        for number in range(1, 30)
+    ]
+    for verdict in verdicts:
+        verdict.nodes[2**63] = NodeVerdict(LEFT_OUT, reason="filtered in pass 1")
+        verdict.bias_bound, verdict.metrics = 0.5, {"server": {"loss": 1.0}, "evaluate": {"loss": 2.0}}
+    run_of_flower = Run(1, {"rule": "randeigen"}, verdicts, "2026-01-01T00:00:00+00:00")
+    files = [page, folder / "sweep.html", folder / "inspect.html"]
+    return [*(file.read_text() for file in files), report_page(run_of_flower, 1, "run.jsonl")]
+
+
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
-def test_a_phone_shows_the_page_without_scrolling_and_without_small_text(page: Path, tmp_path: Path) -> None:
+def test_a_phone_shows_the_pages_without_scrolling_and_without_small_text(
+    pages: list[str], tmp_path: Path
+) -> None:
     script = """<script>addEventListener("load", () => {
-      const sizes = [...document.querySelectorAll("body *")].filter(e => e.innerText)
-        .map(e => parseFloat(getComputedStyle(e).fontSize));
-      const wide = document.documentElement.scrollWidth > innerWidth + 1;
-      document.title = `small=${Math.min(...sizes)} wide=${wide}`; })</script>"""
-    tried = tmp_path / "page.html"
-    tried.write_text(page.read_text().replace("</body>", f"{script}</body>"))
+      const scale = m => Math.sqrt(Math.abs(m.a * m.d - m.b * m.c));
+      const size = e => parseFloat(getComputedStyle(e).fontSize) *
+        (e.ownerSVGElement ? scale(e.getScreenCTM()) : 1);
+      const sizes = frame => [...frame.contentDocument.querySelectorAll("body *")]
+        .filter(e => e.innerText || e.tagName == "text").map(size);
+      const wide = frame => frame.contentDocument.documentElement.scrollWidth > PHONE;
+      document.title = [...document.querySelectorAll("iframe")]
+        .map(frame => `small=${Math.min(...sizes(frame))} wide=${wide(frame)}`).join(); })</script>"""
+    frames = [f'<iframe width="{PHONE}" height="844" srcdoc="{escape(text)}"></iframe>' for text in pages]
+    phone = tmp_path / "phone.html"
+    phone.write_text(f"<title></title>{''.join(frames)}{script.replace('PHONE', str(PHONE))}")
     assert CHROMIUM is not None
     words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    words += [f"--user-data-dir={tmp_path / 'browser'}", f"--window-size={PHONE},844", "--dump-dom"]
-    seen = subprocess.run([*words, tried.as_uri()], capture_output=True, text=True, timeout=120)
-    found = re.search(r"<title>small=([\d.]+) wide=(\w+)</title>", seen.stdout)
-    assert found is not None, seen.stderr
-    assert float(found[1]) >= SMALL_TEXT
-    assert found[2] == "false"
+    words += [f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", phone.as_uri()]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    numbers = re.findall(r"small=([\d.]+) wide=(\w+)", shown.stdout.partition("</title>")[0])
+    assert len(numbers) == len(pages), shown.stderr
+    assert all(float(small) >= SMALL_TEXT and wide == "false" for small, wide in numbers), numbers
+
+
+def test_every_column_of_the_other_pages_is_explained(pages: list[str]) -> None:
+    for text in pages[2:]:
+        titles = re.findall(r"<th[^>]*>([^<]+)</th>", text.partition("<h2>Rounds that")[0])
+        assert titles
+        assert all(f"<li><strong>{title}</strong>: " in text for title in titles), titles

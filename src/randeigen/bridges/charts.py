@@ -13,7 +13,8 @@ from randeigen.certificate import LEFT_OUT
 MAX_NODES = 60  # lines of the map; the nodes excluded most come first
 MAX_COLUMNS = 120  # columns of the map; beyond, a column stands for several rounds
 CELL, GAP, LABEL = 18, 2, 172  # pixels
-WIDTH, HEIGHT, LEFT, BOTTOM = 560, 220, 64, 34  # pixels of a line chart, and of its margins
+# Pixels of a line chart and of its margins; on a phone it is no smaller, so that its text can be read.
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 350, 180, 52, 34, 8
 COLOURS = ("var(--blue)", "var(--orange)", "var(--soft)")
 
 STYLE = """<style>
@@ -27,7 +28,9 @@ svg .grid { stroke: var(--line); stroke-width: 1 }
 .key svg { vertical-align: -4px; margin-right: .35rem }
 .charts { display: grid; gap: 1rem 2rem; 
   grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)) }
-.charts svg { width: 100%; max-width: 34rem; height: auto }
+.charts svg[viewBox] { width: 100%; max-width: 34rem; height: auto }
+.charts .key { margin: 0 }
+.charts .key svg { vertical-align: 0 }
 .reasons td:last-child { white-space: normal; min-width: 15rem }
 </style>"""
 
@@ -121,11 +124,11 @@ def line_chart(series: Sequence[Series], first: int, last: int, text: str) -> st
     if not values:
         return ""
     low, high, ticks = scale(min(0.0, *values), max(values))
-    span_x, span_y = WIDTH - LEFT - 12, HEIGHT - BOTTOM - 26
+    span_x, span_y = WIDTH - LEFT - 12, HEIGHT - BOTTOM - TOP
 
     def point(number: int, value: float) -> tuple[float, float]:
         x = LEFT + (span_x * (number - first) / (last - first) if last > first else span_x / 2)
-        return x, 26 + span_y * (1 - (value - low) / (high - low))
+        return x, TOP + span_y * (1 - (value - low) / (high - low))
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(text)}">']
     for tick in ticks:
@@ -137,16 +140,16 @@ def line_chart(series: Sequence[Series], first: int, last: int, text: str) -> st
     for number in sorted({first, last, *(between if step > 1 else range(first, last))}):
         x = point(number, low)[0]
         parts.append(f'<text class="soft" x="{x:.1f}" y="{HEIGHT - 14}" text-anchor="middle">{number}</text>')
-    x = LEFT
+    names = []
     for each, colour in zip(series, COLOURS, strict=False):
         points = [point(number, value) for number, value in each.points if math.isfinite(value)]
         path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in points)
         parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.6" fill="{colour}"/>' for px, py in points[:60]]
-        parts.append(f'<rect x="{x}" y="5" width="10" height="10" rx="2" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 15}" y="14">{escape(each.name)}</text>')
-        x += 30 + 7 * len(each.name)
-    return f"<figure>{''.join(parts)}</svg><figcaption>{escape(text)}</figcaption></figure>"
+        mark = f'<svg width="10" height="10"><rect width="10" height="10" rx="2" fill="{colour}"/></svg>'
+        names.append(f"<span>{mark}{escape(each.name)}</span>")
+    legend, drawing = f'<p class="key">{"".join(names)}</p>', f"{''.join(parts)}</svg>"
+    return f"<figure>{legend}{drawing}<figcaption>{escape(text)}</figcaption></figure>"
 
 
 def scale(low: float, high: float) -> tuple[float, float, list[float]]:

@@ -15,6 +15,15 @@ from randeigen.certificate import DOWN_WEIGHTED, KEPT, LEFT_OUT, meaning
 from randeigen.pages import html_page, table
 
 MAX_LISTED = 100  # nodes in the table
+COLUMNS = {
+    "client": "its number or name in the federation",
+    "asked": "rounds in which a reply was expected from it",
+    "kept": "rounds in which its reply had weight, be it little",
+    "left out": "rounds in which the rule gave its reply none",
+    "faulty or not finite": "rounds in which its reply was such as no honest client sends",
+    "failed or silent": "rounds in which it sent an error or nothing",
+    "the last reason": "why it was excluded the last time",
+}
 PHASES = {"server": "measured by the server", "evaluate": "measured by clients", "train": "in training"}
 
 
@@ -111,15 +120,6 @@ def _excluded(rounds: Sequence[RoundVerdict], history: dict[Node, NodeHistory]) 
     excluded = {node: past for node, past in history.items() if past.excluded}
     if not excluded:
         return ["<p>Nobody was.</p>"]
-    titles = (
-        "client",
-        "asked",
-        "kept",
-        "left out",
-        "faulty or not finite",
-        "failed or silent",
-        "the last reason",
-    )
     lines = []
     for node, past in list(excluded.items())[:MAX_LISTED]:
         kept = past.outcomes[KEPT] + past.outcomes[DOWN_WEIGHTED]
@@ -133,7 +133,9 @@ def _excluded(rounds: Sequence[RoundVerdict], history: dict[Node, NodeHistory]) 
         each.outcome for v in rounds for each in v.nodes.values() if each.outcome in PROVEN | ABSENT
     )
     counted = ", ".join(f"{word} {count:,} times" for word, count in reasons.most_common())
-    listing = f'<div class="reasons">{table(titles, lines, left=("client", "the last reason"))}</div>'
+    listing = f'<div class="reasons">{table(list(COLUMNS), lines, left=("client", "the last reason"))}</div>'
+    columns = [f"<li><strong>{title}</strong>: {text}.</li>" for title, text in COLUMNS.items()]
+    listing += f"<ul>{''.join(columns)}</ul>"
     return [listing, f"<p>{escape(note)}{escape(' In all: ' + counted + '.') if counted else ''}</p>"]
 
 

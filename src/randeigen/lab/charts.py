@@ -50,6 +50,7 @@ class Axis:
     low: float | None = None
     high: float | None = None
     percent: bool = False
+    whole: bool = False  # whether its numbers are counts, such as rounds
 
 
 def chart(
@@ -63,11 +64,12 @@ def chart(
     to_x, ticks_x = _axis(x, [v for one in usable for v in one.x], LEFT, width - RIGHT)
     to_y, ticks_y = _axis(y, [v for one in usable for v in _reach(one)], height - BOTTOM, TOP)
     parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
+    size = width - LEFT - RIGHT, height - TOP - BOTTOM
     for index, one in enumerate(usable):
         colour = f"c{index % COLOURS}"
         points = [(to_x(a), to_y(b)) for a, b in zip(one.x, one.y, strict=True)]
         if one.half_widths is not None and len(points) > 1:
-            parts.append(f'<polygon class="band {colour}" points="{_band(one, to_x, to_y)}"/>')
+            parts.append(_inside(f'<polygon class="band {colour}" points="{_band(one, to_x, to_y)}"/>', size))
         if one.marks:
             parts += [_mark(index, colour, a, b) for a, b in points]
         elif len(points) == 1:
@@ -159,7 +161,7 @@ def _axis(
         return _placed(shape, shape(low), shape(high), start, end), [(v, f"{v:.1g}") for v in spots]
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    spots = _nice(low, high)
+    spots = _nice(low, high, least=1.0 if axis.whole else 0.0)
     return _placed(lambda v: v, low, high, start, end), [
         (v, f"{100 * v:.3g}%" if axis.percent else _plain(v)) for v in spots
     ]
@@ -172,10 +174,11 @@ def _placed(
     return lambda v: start + (shape(v) - low) / span * (end - start)
 
 
-def _nice(low: float, high: float, count: int = 5) -> list[float]:
-    raw = (high - low) / count
+def _nice(low: float, high: float, count: int = 5, least: float = 0.0) -> list[float]:
+    """Round numbers between these, at least so far apart."""
+    raw = max((high - low) / count, least)
     size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
+    step = next(size * m for m in (1, 2, *([] if least else [2.5]), 5, 10) if size * m >= raw)
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, first + 2 * count) if k * step <= high + 1e-9 * step]
 
@@ -235,6 +238,13 @@ def _band(one: Series, to_x: Callable[[float], float], to_y: Callable[[float], f
     up = [(to_x(a), to_y(b + h)) for a, b, h in zip(one.x, one.y, halves, strict=True)]
     down = [(to_x(a), to_y(b - h)) for a, b, h in zip(one.x, one.y, halves, strict=True)]
     return " ".join(f"{a:.1f},{b:.1f}" for a, b in (*up, *reversed(down)))
+
+
+def _inside(part: str, size: tuple[int, int]) -> str:
+    """What of a part lies between the axes."""
+    width, height = size
+    box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}" viewBox="{LEFT} {TOP} {width} {height}"'
+    return f"<svg {box}>{part}</svg>"
 
 
 def _legend(names: Sequence[str], width: int, height: int) -> list[str]:

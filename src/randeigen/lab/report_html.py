@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -45,20 +46,23 @@ class TableCell:
 
 def table(titles: Sequence[str], lines: Sequence[Sequence[TableCell | str]]) -> str:
     """A table whose first column is text; it scrolls by itself on a narrow screen."""
-    head = "".join(f"<th{_left(i)}>{escape(title)}</th>" for i, title in enumerate(titles))
+    kinds = [' class="left"', *(_kind([line[i] for line in lines]) for i in range(1, len(titles)))]
+    head = "".join(f"<th{kind}>{escape(title)}</th>" for kind, title in zip(kinds, titles, strict=True))
     body = "\n".join(
-        "<tr>" + "".join(_cell(i, cell) for i, cell in enumerate(line)) + "</tr>" for line in lines
+        "<tr>" + "".join(_cell(kind, cell) for kind, cell in zip(kinds, line, strict=True)) + "</tr>"
+        for line in lines
     )
     return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'
 
 
-def _left(i: int) -> str:
-    return ' class="left"' if i == 0 else ""
+def _kind(column: Sequence[TableCell | str]) -> str:
+    """A column that has long text is one of words, the others have numbers."""
+    long = any(isinstance(cell, str) and not cell[:1].isdigit() and len(cell) > LONG for cell in column)
+    return ' class="left words"' if long else ""
 
 
-def _cell(i: int, cell: TableCell | str) -> str:
+def _cell(kind: str, cell: TableCell | str) -> str:
     if isinstance(cell, str):
-        kind = ' class="words"' if i and not cell[:1].isdigit() and len(cell) > LONG else _left(i)
         return f"<td{kind}>{escape(cell)}</td>"
     inside = escape(cell.text)
     if cell.link:
@@ -71,12 +75,17 @@ def _cell(i: int, cell: TableCell | str) -> str:
 
 def paragraphs(*words: str) -> str:
     """Plain sentences."""
-    return "\n".join(f"<p>{escape(one)}</p>" for one in words)
+    return "\n".join(f"<p>{_with_code(one)}</p>" for one in words)
 
 
 def notes(lines: Sequence[str]) -> str:
     """A list of remarks in small."""
-    return '<ul class="notes">' + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+    return '<ul class="notes">' + "".join(f"<li>{_with_code(line)}</li>" for line in lines) + "</ul>"
+
+
+def _with_code(text: str) -> str:
+    """Text in HTML; what stands between backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def gallery(figures: Sequence[str]) -> str:

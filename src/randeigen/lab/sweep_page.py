@@ -129,7 +129,7 @@ def course(title: str, rounds: Sequence[Line], by: str) -> str:
         halves = [one.half_width or 0.0 for one in points.values()]
         means = [one.mean for one in points.values()]
         series.append(Series(str(name), list(points), means, half_widths=halves if any(halves) else None))
-    return chart(title, series, Axis("round"), Axis("accuracy", low=0.0, high=1.0, percent=True))
+    return chart(title, series, Axis("round", whole=True), Axis("accuracy", low=0.0, high=1.0, percent=True))
 
 
 def _percent(share: float | None) -> float | None:

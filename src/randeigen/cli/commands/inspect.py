@@ -91,15 +91,22 @@ def inspect(
 def _page(inspection: Inspection, rule: str, names: Sequence[str]) -> str:
     png = io.BytesIO()
     plotting.draw_inspection(png, inspection)
-    title = f"{inspection.n} files, asked what each eps would make of them"
+    title = f"{inspection.n} files: what each eps would make of them"
     text = "The rows in the plane of their top two directions; bound and kept weight against eps"
     body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(inspection.advice)}</p>"]
     body += [table(advice.TITLES, advice.table_lines(inspection), left=(TEXT_COLUMN,))]
-    body += [
-        f"<figcaption>Bias bound: {escape(meaning(rows='files', corrupt='f corrupt files'))} Weight kept: "
-        "100% is the plain mean. Spread: the standard deviation along the top direction. Cut: less than half "
-        f"of an even share. Rule {escape(without_digest(rule))}, seed {inspection.seed}.</figcaption>"
-    ]
+    columns = {
+        "eps": "the fraction of the files that may be corrupt",
+        "f": f"their number, of {inspection.n}",
+        "bias bound": meaning(rows="files", corrupt="f corrupt files").rstrip("."),
+        "weight kept": "of the files together; 100% is the plain mean",
+        "distance to mean": "how far the answer would be from the plain mean of all usable files",
+        "spread": "the standard deviation of the files along their top direction, at these weights",
+        TEXT_COLUMN: "files with less than half of an even share of the weight",
+    }
+    items = [f"<li><strong>{title}</strong>: {escape(columns[title])}.</li>" for title in advice.TITLES]
+    body += [f"<ul>{''.join(items)}</ul>"]
+    body += [f"<p>Rule {escape(without_digest(rule))}, seed {inspection.seed}.</p>"]
     body += [f"<figure>{picture(png.getvalue(), text)}</figure>"]
     if inspection.unusable:
         lines = [(names[row], without_path(reason)) for row, reason in inspection.unusable.items()]

@@ -81,7 +81,7 @@ def figure_3(records: Records, name: str = "figure:3") -> list[str]:
                     runs = records.runs(chosen(table, [f"{dataset}/{attack}/randeigen"])[0])
                 series += [line(f"eps {cell.eps}", runs)] if runs else []
             axes = (
-                Axis("round", low=0.0, high=float(rounds)),
+                Axis("round", low=0.0, high=float(rounds), whole=True),
                 Axis("accuracy", low=0.0, high=1.0, percent=True),
             )
             figures.append(chart(f"{dataset}, {attack}", series, *axes))
@@ -94,7 +94,10 @@ def figure_4(records: Records) -> list[str]:
     for attack in ("ep", "hidra"):
         cells = [cell for cell in EXPERIMENTS["figure:4"].cells if cell.attack == attack]
         series = [line(f"eps {cell.eps}", runs) for cell in cells if (runs := records.runs(cell))]
-        axes = Axis("round", low=0.0, high=20.0), Axis("accuracy", low=0.0, high=1.0, percent=True)
+        axes = (
+            Axis("round", low=0.0, high=20.0, whole=True),
+            Axis("accuracy", low=0.0, high=1.0, percent=True),
+        )
         figures.append(chart(f"sst2, {attack}", series, *axes))
     return figures
 
@@ -149,5 +152,5 @@ def certificate(records: Records) -> list[str]:
             for key, name in names.items()
             if any(line[key] > 0 for line in lines)
         ]
-        figures.append(chart(panel["attack"], series, Axis("round"), Axis("distance", "log")))
+        figures.append(chart(panel["attack"], series, Axis("round", whole=True), Axis("distance", "log")))
     return figures
