@@ -10,8 +10,9 @@ from typing import Literal, TypeAlias
 
 Scale: TypeAlias = Literal["linear", "log", "symlog"]
 
-WIDTH, HEIGHT = 420, 270
-LEFT, RIGHT, TOP, BOTTOM = 66, 12, 30, 62  # margins: labels, title, the legend under the axis
+WIDTH, HEIGHT = 380, 270
+LEFT, RIGHT, TOP, BOTTOM = 76, 12, 36, 62  # margins: labels, title, the legend under the axis
+CHARACTER, LINE, KEY = 7.6, 18, 22  # of the legend: widths of a letter and of what is before a name, height
 COLOURS = 7  # classes c0 to c6 in STYLE
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "1 3", "10 4", "4 1")
 SYMLOG_DECADES = 3.0  # of the largest magnitude that a signed logarithmic axis shows; the rest is linear
@@ -82,7 +83,8 @@ def chart(
             parts.append(
                 f'<path class="{colour}" d="{line}"' + (f' stroke-dasharray="{dash}"/>' if dash else "/>")
             )
-    return _svg(title, [*parts, *_legend([one.name for one in usable], width, height)], width, height)
+    legend, height = _legend([one.name for one in usable], width, height)
+    return _svg(title, [*parts, *legend], width, height)
 
 
 def histogram(
@@ -115,7 +117,8 @@ def histogram(
             if share:
                 box = f'x="{low + i * step:.1f}" y="{to_y(share):.1f}" width="{step:.2f}"'
                 parts.append(f'<rect class="bar c{index}" {box} height="{to_y(0.0) - to_y(share):.1f}"/>')
-    return _svg(title, [*parts, *_legend(list(groups), width, height)], width, height)
+    legend, height = _legend(list(groups), width, height)
+    return _svg(title, [*parts, *legend], width, height)
 
 
 def _usable(one: Series, x: Axis, y: Axis) -> Series:
@@ -203,7 +206,7 @@ def _frame(
     height: int,
 ) -> list[str]:
     floor, right = height - BOTTOM, width - RIGHT
-    parts = [f'<text x="{LEFT}" y="16" font-weight="600">{escape(title)}</text>']
+    parts = [f'<text x="4" y="16" font-weight="600">{escape(title)}</text>']
     for value, text in ticks_y:
         at = to_y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
@@ -247,16 +250,17 @@ def _inside(part: str, size: tuple[int, int]) -> str:
     return f"<svg {box}>{part}</svg>"
 
 
-def _legend(names: Sequence[str], width: int, height: int) -> list[str]:
-    room = (width - LEFT) / max(len(names), 1)
-    parts = []
+def _legend(names: Sequence[str], width: int, height: int) -> tuple[list[str], int]:
+    """The names under the axis, on as many lines as they need, and the height of the chart with them."""
+    parts, x, y = [], 4.0, height - 10
     for index, name in enumerate(names):
-        at = LEFT + index * room
-        parts.append(
-            f'<rect class="c{index % COLOURS}" x="{at:.1f}" y="{height - 16}" width="14" height="4"/>'
-        )
-        parts.append(f'<text x="{at + 18:.1f}" y="{height - 10}">{escape(name)}</text>')
-    return parts
+        room = KEY + CHARACTER * len(name)
+        if x > 4 and x + room > width:
+            x, y = 4.0, y + LINE
+        parts.append(f'<rect class="c{index % COLOURS}" x="{x:.1f}" y="{y - 6}" width="14" height="4"/>')
+        parts.append(f'<text x="{x + KEY - 4:.1f}" y="{y}">{escape(name)}</text>')
+        x += room + 8
+    return parts, y + 10
 
 
 def _svg(title: str, parts: Sequence[str], width: int, height: int) -> str:
@@ -267,5 +271,5 @@ def _svg(title: str, parts: Sequence[str], width: int, height: int) -> str:
 def _empty(title: str, width: int, height: int) -> str:
     middle = f'<text class="soft" x="{width / 2}" y="{height / 2}" text-anchor="middle">not run yet</text>'
     return _svg(
-        title, [f'<text x="{LEFT}" y="16" font-weight="600">{escape(title)}</text>', middle], width, height
+        title, [f'<text x="4" y="16" font-weight="600">{escape(title)}</text>', middle], width, height
     )
