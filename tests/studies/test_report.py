@@ -178,7 +178,7 @@ def test_every_experiment_is_on_the_page(results: Path) -> None:
     write_report(results, page)
     text = page.read_text()
     assert all(name in text for name in EXPERIMENTS)
-    assert text.count("<svg") == 4 + 2 + 10 + 5 + 2 + 3
+    assert text.count('<svg class="chart"') == 4 + 2 + 10 + 5 + 2 + 3
 
 
 @pytest.mark.browser
