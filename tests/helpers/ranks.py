@@ -18,7 +18,15 @@ from typing import Any
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.tensor", "randeigen.distributed", "rank_jobs", "fault_jobs"]
+    [
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.tensor",
+        "randeigen.distributed",
+        "rank_jobs",
+        "fault_jobs",
+        "neighbour_jobs",
+    ]
 )
 JOB_SECONDS = 60.0
 

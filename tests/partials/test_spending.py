@@ -234,6 +234,17 @@ def test_an_answer_that_exists_is_kept_unless_it_may_be_replaced(
     assert out.read_bytes() != b"mine"
 
 
+def test_an_answer_that_cannot_be_there_is_refused(
+    paths: list[str], decision: SharedDecision, tmp_path: Path
+) -> None:
+    with pytest.raises(BadParameter, match=r"there is no folder .*/none for mean\.npy; make it first"):
+        spend(paths, decision, out=tmp_path / "none" / "mean.npy")
+    with pytest.raises(BadParameter, match=r"is a URL; .* give a path that all can reach"):
+        spend(paths, decision, out="s3://bucket/mean.npy")
+    with pytest.raises(BadParameter, match="is row 2, which other workers read; give another name"):
+        spend(paths, decision, out=paths[2], force=True)
+
+
 def test_a_disk_that_is_full_is_reported_by_name(
     paths: list[str], decision: SharedDecision, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

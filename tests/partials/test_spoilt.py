@@ -149,6 +149,10 @@ DECISIONS: list[dict[str, Any]] = [
     {"weights": [0.0, 1.0, 0.0, 0.0, 0.0]},  # row 1 is unusable
     {"weights": None},
     {"before_rounding": [1.0]},
+    {"before_rounding": [-1.0, 0.0]},
+    {"seed": -1},
+    {"f": -1},
+    {"f": 6},
     {"sizes": ["huge", 1, 1]},
     {"counts_rounding": 1},
     {"scale": 0.0},

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from randeigen.errors import BadModel
 
 
 class BucketQueue:
@@ -22,7 +24,15 @@ def attach(
     model: DistributedDataParallel, start: Callable[[Tensor], None], finish: Callable[[], Any]
 ) -> None:
     """Have `start` called with every bucket of the model's gradient, and `finish` after the last one."""
-    model.register_comm_hook(BucketQueue(start, finish), hook)
+    layers = (layer for layer in model.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)))
+    if any(layer.sparse for layer in layers):
+        raise BadModel("an embedding has sparse gradients, which cannot be judged; give it sparse=False.")
+    try:
+        model.register_comm_hook(BucketQueue(start, finish), hook)
+    except RuntimeError as error:
+        raise BadModel(
+            f"the model takes no communication hook: {error} Attach one Guard, once, and no other hook."
+        ) from None
 
 
 # DDP compares the annotation of `bucket` with its own class by `is`, and a string is not that.

@@ -52,6 +52,8 @@ def _local(tensor: Any, index: int, peers: Peers, shards: Sequence[Peers]) -> Lo
         tensor = tensor.data
     if reason := unfit(tensor):
         raise BadRows(f"tensor {index} {reason}.")
+    if any(stride == 0 < size - 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise BadRows(f"tensor {index} is expanded: many of its numbers are one in memory; pass a .clone().")
     if tensor.dtype not in DTYPES:
         raise BadRows(f"tensor {index} has dtype {tensor.dtype}; pass floating-point tensors.")
     return Local(tensor, counted)

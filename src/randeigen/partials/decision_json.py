@@ -76,14 +76,16 @@ def parsed(fields: Any) -> tuple[Any, ...]:
     if weights[list(unusable)].any():
         raise Mangled("'weights' gives weight to an unusable file")
     bound, to_mean = numbers(fields.get("before_rounding"), "before_rounding", 2)
-    sizes = fields.get("sizes")
+    f, seed, sizes = take(fields, "f", int), take(fields, "seed", int), fields.get("sizes")
+    if bound < 0 or to_mean < 0 or seed < 0 or not 0 <= f <= n:
+        raise Mangled("'before_rounding', 'seed' or 'f' is out of range")
     bare: Aggregate[None] = Aggregate(
         None,
         weights,
         bound,
         _verdict(fields, weights),
-        take(fields, "seed", int),
-        take(fields, "f", int),
+        seed,
+        f,
         unusable,
         to_mean,
     )

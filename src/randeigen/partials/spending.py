@@ -71,15 +71,17 @@ def spend(
     i, k = checked_part(part)
     if not isinstance(decision, SharedDecision):
         raise BadParameter(f"decision is a {type(decision).__name__}; give what Partial.verdict() returned.")
+    out = os.fspath(out)
     rows = open_files(paths)
     _refuse_others(rows, decision)
+    _check_output(out, rows)
     segments = decision.inputs.segments
     run = segments.part(i, k)
     columns = segments.columns(run.start, run.stop)
     if not run:
         return Spent(columns, None)
     kind = Finished if not force and os.path.lexists(out) else Draft
-    with kind(os.fspath(out), rows, decision.identity, run, segments.count) as draft:
+    with kind(out, rows, decision.identity, run, segments.count) as draft:
         weighted_sum = decision.weighted_sum()
         rounding = sum_blocks(SomeColumns(rows, columns), draft, weighted_sum, among(columns, progress))
         if run.start == 0:
@@ -91,6 +93,17 @@ def spend(
             )
         rounded = draft.settle(Rounded(rounding, weighted_sum.clipped))
     return Spent(columns, None if rounded is None else decision.completed(*rounded))
+
+
+def _check_output(out: str, rows: FileRows) -> None:
+    if "://" in out:
+        raise BadParameter(f"{out} is a URL; workers write into one file, so give a path that all can reach.")
+    folder = os.path.dirname(out)
+    if folder and not os.path.isdir(folder):
+        raise BadParameter(f"there is no folder {folder} for {os.path.basename(out)}; make it first.")
+    for row, path in enumerate(rows.paths if os.path.exists(out) else ()):
+        if os.path.exists(path) and os.path.samefile(path, out):
+            raise BadParameter(f"{out} is row {row}, which other workers read; give another name.")
 
 
 def _refuse_others(rows: FileRows, decision: SharedDecision) -> None:
