@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -59,10 +58,12 @@ def merge_columns(
     progress: Progress | None = None,
     unmeasured: bool = False,
     size: RowSizes | None = None,
+    to_mean: DistanceToMean | None = None,
 ) -> tuple[Any, float]:
     """What `combiner` makes of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
 
-    That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from.
+    That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from. `to_mean`
+    is told of every block.
     """
     answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
     alive, distance, cast_error = np.flatnonzero(usable).tolist(), 0.0, 0.0
@@ -76,14 +77,19 @@ def merge_columns(
                 if fused := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured):
                     cast_error = math.hypot(cast_error, answer.write(part, fused.answer))
                     distance = math.hypot(distance, fused.from_sum)
+                    if to_mean:
+                        to_mean.add_known(fused.from_mean)
                     continue
                 total = weighted_sum(narrow)
                 if unmeasured:
                     need_full_pass_if_hostile(total, narrow)
                 narrow = as_matrix(narrow)
-                merged = combiner(part, narrow if usable.all() else narrow[alive])
+                narrow = narrow if usable.all() else narrow[alive]
+                merged = combiner(part, narrow)
                 if not math.isfinite(largest_magnitude(merged)):
-                    merged = _merged_small(combiner, part, narrow, alive)
+                    merged = _merged_small(combiner, part, narrow)
+                if to_mean:
+                    to_mean.add(merged, narrow)
                 cast_error = math.hypot(cast_error, answer.write(part, merged))
                 if not unmeasured:
                     distance = math.hypot(distance, apart(merged, total))
@@ -108,12 +114,12 @@ def _in_registers(
     return combiner.in_registers(block, alive, weighted_sum.weights)
 
 
-def _merged_small(combiner: Combiner, columns: slice, block: Block, alive: list[int]) -> Any:
+def _merged_small(combiner: Combiner, columns: slice, block: Block) -> Any:
     """The answer made of numbers scaled down, where sums of large ones overflowed, and scaled up again."""
-    down, multiple = 2.0 ** (len(alive).bit_length() + 1), combiner.block_multiple
-    wide, merged = max(MAX_COPY_BYTES // (8 * len(alive)) // multiple, 1) * multiple, []
+    down, multiple = 2.0 ** (len(block).bit_length() + 1), combiner.block_multiple
+    wide, merged = max(MAX_COPY_BYTES // (8 * len(block)) // multiple, 1) * multiple, []
     for part, narrow in narrower(columns, block, wide):
-        small = combiner(part, narrow[alive] * (1 / down))
+        small = combiner(part, narrow * (1 / down))
         top = largest_number_like(small) / down
         merged.append(small.clip(-top, top) * down)
     return joined(merged)
@@ -224,33 +230,31 @@ def _measured(piece: Array, key: list[int]) -> Geometry:
         return accumulator.geometry()
 
 
-class WithDistanceToMean:
-    """A combiner that sums up, as blocks pass, how far its answer is from the plain mean of the same rows."""
+class DistanceToMean:
+    """How far an answer is from the plain mean of the same rows, summed up as blocks pass."""
 
-    def __init__(self, combiner: Combiner) -> None:
-        self._combiner = combiner
-        self.block_multiple = combiner.block_multiple
+    def __init__(self) -> None:
         self.distance = 0.0
 
-    def __call__(self, columns: slice, block: Block) -> Any:
-        answer = self._combiner(columns, block)
-        apart = to_host_float64(answer) - _plain_mean(block)
-        largest = float(np.abs(apart).max(initial=0.0))
+    def add(self, answer: Any, block: Block) -> None:
+        """The columns of one block."""
+        half = to_host_float64(answer) / 2 - _plain_mean(block) / 2  # no difference of halves overflows
+        largest = float(np.abs(half).max(initial=0.0))
         if largest > 0:
-            self.distance = math.hypot(self.distance, largest * float(np.linalg.norm(apart / largest)))
-        return answer
+            self.add_known(2 * largest * float(np.linalg.norm(half / largest)))
 
-    def in_registers(self, block: Block, usable: Sequence[int], weights: Array) -> MergedColumns | None:
-        """As the combiner does it, if it can."""
-        if not isinstance(self._combiner, InRegisters):
-            return None
-        merged = self._combiner.in_registers(block, usable, weights)
-        if merged is not None:
-            self.distance = math.hypot(self.distance, merged.from_mean)
-        return merged
+    def add_known(self, distance: float) -> None:
+        """Columns whose distance was summed up elsewhere."""
+        self.distance = math.hypot(self.distance, distance)
 
 
 def _plain_mean(block: Block) -> Array:
+    """(w,) in float64; where the largest numbers overflow in a sum, each is divided first."""
+    mean = _mean_of(block)
+    return mean if np.isfinite(mean).all() else _mean_of(block * (1 / len(block))) * len(block)
+
+
+def _mean_of(block: Block) -> Array:
     if isinstance(block, np.ndarray):
         return np.asarray(block.mean(axis=0, dtype=np.float64))
     return to_host_float64(block.mean(0, dtype=block[:1, :1].double().dtype))

@@ -18,7 +18,7 @@ import numpy as np
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
-from randeigen.column_combiners import WithDistanceToMean, as_combiner, merge_columns
+from randeigen.column_combiners import DistanceToMean, as_combiner, merge_columns
 from randeigen.combine import NeedsFullPass, RowSizes, combine
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
@@ -230,13 +230,12 @@ class StreamedRows:
             mean, away = combine(self._rows, weights, usable, verdict.scale, progress, self._unmeasured, size)
             # Without corrupt rows nothing was moved; but what is stretched may end at the largest number.
             return Combined(mean, away if judgement.certified or verdict.scale > 1 else 0.0)
-        combiner = as_combiner(plan)
-        watched = None if judgement.bias_bound is None else WithDistanceToMean(combiner)
+        to_mean = None if judgement.bias_bound is None else DistanceToMean()
         mean, away = merge_columns(
-            self._rows, weights, usable, watched or combiner, verdict.scale, progress, self._unmeasured,
-            size if judgement.certified else None,
+            self._rows, weights, usable, as_combiner(plan), verdict.scale, progress, self._unmeasured,
+            size if judgement.certified else None, to_mean,
         )  # fmt: skip
-        return Combined(mean, away, None if watched is None else watched.distance)
+        return Combined(mean, away, None if to_mean is None else to_mean.distance)
 
     def changed(self) -> Sequence[int]:
         """Files that were rewritten since they were opened."""

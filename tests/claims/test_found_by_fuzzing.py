@@ -311,3 +311,18 @@ def test_power_iteration_starts_from_a_vector_of_plain_size_beside_removed_rows_
     rows = np.concatenate([-np.logspace(60, 139, 6)[:, None], 1e-47 * gaussian(37, 1, seed=0)])
     result = randeigen.aggregate(rows, rule=rules.PublishedRandEigen(f=21), seed=2)
     assert np.isfinite(result.mean).all()
+
+
+@pytest.mark.parametrize("largest", [3e38, 9e307])
+@pytest.mark.parametrize(
+    "name", ["median", "meamed", "phocas", "trimmed-mean", "bulyan", "chunked-filtering:sigma=2"]
+)
+def test_rules_by_column_know_the_distance_to_the_mean_beside_the_largest_numbers(
+    name: str, largest: float
+) -> None:
+    rows = gaussian(21, 7, seed=2).astype(np.float32 if largest < 1e39 else np.float64)
+    rows[:3], rows[3] = largest, -largest
+    result = randeigen.aggregate(rows, rule=name, f=4, seed=0)
+    exact = result.mean.astype(np.longdouble) - rows.astype(np.longdouble).mean(axis=0)
+    norm = float(largest * np.linalg.norm((exact / largest).astype(float)))
+    assert result.distance_to_mean == pytest.approx(norm, rel=1e-6)
