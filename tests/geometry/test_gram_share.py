@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import reduce
 from itertools import pairwise, permutations
 from operator import add
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from randeigen.geometry import measure
+from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_share import GramShare
 from randeigen.rows import as_rows
 
@@ -74,3 +76,15 @@ def test_a_share_of_nothing_adds_nothing() -> None:
     for total in (share + GramShare.of_nothing(6), GramShare.of_nothing(6) + share):
         assert np.array_equal(total.geometry(5).inner_products(), share.geometry(5).inner_products())
         assert total.columns == 3000
+
+
+def test_equal_rows_are_measured_as_quickly_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same batch on every rank, as in a smoke test: no row is scaled and measured again."""
+
+    def again(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(GramAccumulator, "_scaled", again)
+    rows = np.repeat(np.random.default_rng(0).standard_normal((1, 5000)), 4, axis=0).astype(np.float32)
+    for block in (rows, rows * 0):
+        assert not GramShare.measure(as_rows(block), 0).geometry(0).squared_distances().any()

@@ -55,11 +55,21 @@ PARTITIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("asked", PARTITIONS.values(), ids=PARTITIONS)
-@pytest.mark.parametrize("rule", [RandEigen(f=F), Krum(f=F), CenteredClipping(f=F, tau=1.0)], ids=str)
-def test_each_part_gets_what_it_gets_alone(asked: Any, rule: Any) -> None:
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        *((RandEigen(f=F), name) for name in PARTITIONS),
+        *(
+            (rule, name)
+            for rule in (Krum(f=F), CenteredClipping(f=F, tau=1.0))
+            for name in ("rows", "groups")
+        ),
+    ],
+    ids=str,
+)
+def test_each_part_gets_what_it_gets_alone(rule: Any, name: str) -> None:
     rows = models()
-    found = aggregate(rows, rule=rule, partition=asked, seed=3)
+    found = aggregate(rows, rule=rule, partition=PARTITIONS[name], seed=3)
     assert not found.is_weighted_mean
     table, partition = flat(rows), found.parts.partition
     some = range(0, partition.count, 1 + partition.count // 60)  # of hundreds of parts every few
