@@ -155,8 +155,8 @@ def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> floa
     weights = np.where(abs(weights - even) < EQUAL_WEIGHT_TOLERANCE * even, even, weights)
     if (weights == even).all():
         return 0.0
-    distance, moved = geometry.distance_between(weights, even), abs(weights - even)
-    hidden = float(moved.sum()) * math.sqrt(geometry.rounding_error(moved))
+    distance, change = geometry.distance_between(weights, even), abs(weights - even)
+    hidden = float(change.sum()) * math.sqrt(geometry.rounding_error(change))
     if hidden > VISIBLE_ROUNDING * distance:
         distance = math.hypot(distance, hidden)
     return geometry.scale * distance

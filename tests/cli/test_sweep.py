@@ -113,7 +113,7 @@ def test_an_interrupted_sweep_goes_on_with_the_same_records(tmp_path: Path) -> N
         run_sweep(configs, tmp_path / "stopped", on_round=stop)
     assert list((tmp_path / "stopped").glob("*.checkpoint.npz"))
     steps: list[bool] = []
-    paths = run_sweep(configs, tmp_path / "stopped", on_step=lambda step: steps.append(step.found))
+    paths = run_sweep(configs, tmp_path / "stopped", on_step=lambda step: steps.append(step.reused))
     whole = run_sweep(configs, tmp_path / "whole")
     assert steps == [False, False]
     for one, other in zip(paths, whole, strict=True):

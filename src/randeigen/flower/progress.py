@@ -29,13 +29,13 @@ def log_settings(run: FlowerRun) -> None:
 
 def log_round(verdict: RoundVerdict) -> None:
     """Who was kept, who was not and why, and how far off the average can be."""
-    asked = len(verdict.nodes)
+    total = len(verdict.nodes)
     if verdict.declined:
         LOG.warning(
             "aggregate_train: round %d is declined, the model stays: %s", verdict.round, verdict.declined
         )
     else:
-        counted = f"{verdict.counted()} of {asked} nodes (f = {verdict.f})"
+        counted = f"{verdict.counted()} of {total} nodes (f = {verdict.f})"
         LOG.info("aggregate_train: %s; %s", counted, _bound(verdict))
     _log_nodes({node: v for node, v in verdict.nodes.items() if v.outcome != KEPT and v.reason})
     for note in verdict.notes:

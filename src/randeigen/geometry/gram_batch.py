@@ -100,8 +100,8 @@ class GramBatch:
             covariances, roots = covariances[some], root_weights[some]
             tops = tops_of_covariances(covariances, self.start)
             projected = (covariances @ tops.vectors[:, :, None])[:, :, 0]
-            lengths = xp.where(roots > 0, roots * xp.sqrt(tops.values)[:, None], xp.inf)
-            variances[some], projections[some] = tops.values, projected / lengths
+            norms = xp.where(roots > 0, roots * xp.sqrt(tops.values)[:, None], xp.inf)
+            variances[some], projections[some] = tops.values, projected / norms
             allowances[some] = tops.allowances
         return TopDirections(variances, projections, medians(row_variances, weights > 0), allowances)
 

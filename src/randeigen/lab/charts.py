@@ -63,7 +63,7 @@ def chart(
     if not usable:
         return _empty(title, width, height)
     to_x, ticks_x = _axis(x, [v for one in usable for v in one.x], LEFT, width - RIGHT)
-    to_y, ticks_y = _axis(y, [v for one in usable for v in _reach(one)], height - BOTTOM, TOP)
+    to_y, ticks_y = _axis(y, [v for one in usable for v in _interval_ends(one)], height - BOTTOM, TOP)
     parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
     size = width - LEFT - RIGHT, height - TOP - BOTTOM
     for index, one in enumerate(usable):
@@ -136,7 +136,7 @@ def _usable(one: Series, x: Axis, y: Axis) -> Series:
     return Series(one.name, xs, ys, one.marks, halves if one.half_widths is not None else None)
 
 
-def _reach(one: Series) -> list[float]:
+def _interval_ends(one: Series) -> list[float]:
     halves = one.half_widths or [0.0] * len(one.y)
     return [v + s * h for v, h in zip(one.y, halves, strict=True) for s in (-1, 1)]
 
@@ -226,8 +226,8 @@ def _frame(
     return parts
 
 
-def _label(place: str, text: str) -> str:
-    return f'<text class="soft" {place} text-anchor="middle">{escape(text)}</text>'
+def _label(position: str, text: str) -> str:
+    return f'<text class="soft" {position} text-anchor="middle">{escape(text)}</text>'
 
 
 def _mark(index: int, colour: str, a: float, b: float) -> str:

@@ -114,7 +114,7 @@ class SweepStep:
     config: FederatedConfig
     path: Path
     record: FederatedRecord
-    found: bool  # whether an earlier call had left it
+    reused: bool  # whether an earlier call had left it
     done: int
     total: int
     seconds_left: float | None  # by the runs so far; None where none was run
@@ -162,12 +162,12 @@ def run_sweep(
     paths: dict[FederatedConfig, Path] = {}
     began, ran = time.monotonic(), 0
 
-    def over(config: FederatedConfig, path: Path, record: FederatedRecord, found: bool) -> None:
+    def over(config: FederatedConfig, path: Path, record: FederatedRecord, reused: bool) -> None:
         nonlocal ran
-        paths[config], ran = path, ran + (not found)
+        paths[config], ran = path, ran + (not reused)
         left = (time.monotonic() - began) / ran * (len(configs) - len(paths)) if ran else None
         if on_step:
-            on_step(SweepStep(config, path, record, found, len(paths), len(configs), left))
+            on_step(SweepStep(config, path, record, reused, len(paths), len(configs), left))
 
     missing = []
     for config in configs:

@@ -180,7 +180,7 @@ def judge(
     judged = _unit_gram(gram, norms) if directions else gram
     rng = np.random.default_rng([seed, Stream.TORCH_RULE])
     weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
-    found: list[Group] = []
+    groups: list[Group] = []
     notes: list[str] = []
     for label, members in _split(labels):
         here = usable[members]
@@ -194,12 +194,12 @@ def judge(
         weights[group.examples] = share * group.verdict.weights
         coefficients[group.examples] = share * group.verdict.scale * group.verdict.weights
         bound += share * (group.bias_bound or 0.0)
-        found.append(group)
+        groups.append(group)
     if itemsize < 4 and not directions:
         notes.append("gradients are half precision: bias_bound does not include the rounding of .grad")
     sure = None if directions else bound
     price = _distance_to_mean(gram, coefficients, usable)
-    return BatchVerdict(weights, norms, sure, tuple(found), lost, seed, tuple(notes), coefficients, price)
+    return BatchVerdict(weights, norms, sure, tuple(groups), lost, seed, tuple(notes), coefficients, price)
 
 
 def _judge_group(

@@ -122,7 +122,7 @@ class StepLines:
             else f", {_time(step.seconds_left)} left"
         )
         success = "" if step.record.asr is None else f", attack success {percent(step.record.asr)}"
-        state = "already there: " if step.found else ""
+        state = "already there: " if step.reused else ""
         self._line.keep(
             f"{step.done}/{step.total} {_label(step.config)}: {state}accuracy {percent(step.record.accuracy)}"
             f"{success}{left}"

@@ -103,9 +103,9 @@ def in_the_regime(eps: float, rng: Generator) -> tuple[Array, int, float]:
     honest = CLOUDS["decaying"](ROWS - m, rng)
     honest -= honest.mean(axis=0)
     spread = float(np.linalg.eigvalsh(honest @ honest.T / len(honest))[-1])
-    reach = (2 / eps + 1) * stability_delta(spread)
+    threshold = (2 / eps + 1) * stability_delta(spread)
     away = np.zeros(honest.shape[1])
-    away[0] = FAR * reach / eps
+    away[0] = FAR * threshold / eps
     return np.vstack([away + 0.01 * rng.standard_normal((m, honest.shape[1])), honest]), m, spread
 
 

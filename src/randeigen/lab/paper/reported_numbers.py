@@ -22,7 +22,7 @@ class Reported(NamedTuple):
 
     value: float
     text: str  # as printed: "<0.01", "100.00"
-    place: str  # in the paper
+    location: str  # in the paper
 
 
 @cache
