@@ -23,8 +23,8 @@ from randeigen.showing import InLines, Pairs, named
 from randeigen.types import Array, Geometry, GeometryKind, Index, Mask, Progress, Statistic, Verdict
 
 EPS_GRID = tuple(round(0.05 * i, 2) for i in range(10))  # 0 to 0.45
-STANDS_APART = 1.5  # the spread with every row is this many times the narrowest: some rows stand apart
-AS_NARROW = 1.2  # times the narrowest spread: an eps whose spread is within this leaves nobody who stands out
+MIN_SPREAD_RATIO = 1.5  # some rows stand apart if the spread with all is this many times the narrowest
+NARROW_ENOUGH_RATIO = 1.2  # of the narrowest spread: an eps that reaches it leaves no row that stands apart
 MAX_ROWS_COMPARED = 2_000  # rows: of more no copies are looked for, and a picture shows so many
 
 
@@ -163,9 +163,9 @@ class Inspection:
         if not self.opinions:
             return None
         narrowest = min(each.spread for each in self.opinions)
-        if self.opinions[0].spread <= STANDS_APART * narrowest:
+        if self.opinions[0].spread <= MIN_SPREAD_RATIO * narrowest:
             return None
-        narrow = (each for each in self.opinions if each.spread <= AS_NARROW * narrowest)
+        narrow = (each for each in self.opinions if each.spread <= NARROW_ENOUGH_RATIO * narrowest)
         return next((each for each in narrow if self.cut_by(each)), None)
 
     def _usable(self) -> Mask:

@@ -138,7 +138,7 @@ class Partition:
 
 
 def check_exact(geometry: str) -> None:
-    """Parts are measured exactly."""
+    """Raise BadParameter for a sketch: parts are measured by their exact Gram matrices."""
     if geometry not in ("auto", "gram"):
         raise BadParameter(
             f"geometry={geometry!r} with partition: parts are measured exactly; leave it out, or give gram."

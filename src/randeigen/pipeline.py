@@ -221,7 +221,7 @@ class StreamedRows:
         return geometry
 
     def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
-        """Pass 2."""
+        """Pass 2: the weighted mean, or what the decision's combiner makes of the columns."""
         verdict, plan = judgement.verdict, judgement.decision.combine
         weights = np.zeros(self.n)
         weights[usable] = verdict.weights

@@ -36,12 +36,10 @@ def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
     _check_length(text, "rule")
     *mixers, last = _stages(text)
     if len(mixers) > MAX_STAGES:
-        raise BadParameter(
-            f"rule {_cut(text)} has {len(mixers)} mixers; give at most {MAX_STAGES} (two or three will do)."
-        )
+        raise BadParameter(f"rule {_cut(text)} has {len(mixers)} pre-aggregators; give at most {MAX_STAGES}.")
     rule: Rule = parse(last, RULES, "rule", eps, f, own=_own_rule)
     for mixer in reversed(mixers):
-        rule = parse(mixer, MIXERS, "mixer", eps, f, own=_own_mixer) | rule
+        rule = parse(mixer, MIXERS, "pre-aggregator", eps, f, own=_own_mixer) | rule
     return rule
 
 
@@ -173,7 +171,7 @@ def _own_mixer(name: str, definition: Any) -> Callable[..., PreAggregator]:
     if isinstance(definition, type) and issubclass(definition, PreAggregator):
         return definition
     raise BadParameter(
-        f"{name} is not a mixer but {_what(definition)}; name a class that derives from "
+        f"{name} is not a pre-aggregator but {_what(definition)}; name a class that derives from "
         "randeigen.rules.PreAggregator before the +."
     )
 

@@ -414,7 +414,7 @@ class TestLongChains:
     def test_names_of_them_are_refused_with_what_is_allowed(self) -> None:
         with pytest.raises(BadParameter, match=r"12,004 characters; give at most 2,000"):
             build_rule("nnm+" * 3000 + "krum", None, 2)
-        with pytest.raises(BadParameter, match=rf"400 mixers; give at most {MAX_STAGES}"):
+        with pytest.raises(BadParameter, match=rf"400 pre-aggregators; give at most {MAX_STAGES}"):
             build_rule("nnm+" * 400 + "krum", None, 2)
         with pytest.raises(BadParameter, match=r"1,000,000 characters"):
             build_rule("k" * 1_000_000, None, 2)

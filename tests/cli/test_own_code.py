@@ -178,7 +178,7 @@ def test_a_replay_runs_the_rule_from_the_file_that_is_named_and_no_other(here: P
         ("my_rules.py:Bets", "has no 'Bets'; did you mean my_rules.py:Best"),
         ("my_rules.py:number", "my_rules.py:number is not a rule but a int"),
         ("my_rules.py:NoDecision", "it has no `decide(geometry, f, rng)`"),
-        ("my_rules.py:Best+krum", "my_rules.py:Best is not a mixer but the class Best"),
+        ("my_rules.py:Best+krum", "my_rules.py:Best is not a pre-aggregator but the class Best"),
         ("broken.py:Best", "broken.py, line 2: NameError: name 'nq' is not defined: x = nq.zeros(3)"),
         ("syntax.py:Best", "syntax.py, line 1: SyntaxError: "),
         ("leaves.py:Best", "leaves.py, line 2: SystemExit: 0"),

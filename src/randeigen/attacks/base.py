@@ -136,7 +136,6 @@ class AttackerView:
 
     @property
     def eps(self) -> float:
-        """The Byzantine fraction."""
         return self.m / self.n
 
     def only(self, sees: tuple[str, ...]) -> AttackerView:

@@ -39,7 +39,7 @@ class TextInfo:
             ) from None
 
     def words(self, tokens: Sequence[int]) -> str:
-        """A sentence for people."""
+        """The sentence of these tokens, as text."""
         text = ""
         for token in (int(token) for token in tokens):
             if token not in self.special:

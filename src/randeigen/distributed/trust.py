@@ -20,7 +20,6 @@ class Trust:
         self._broken = np.zeros(n, dtype=int)
 
     def update(self, exchange: Exchange) -> None:
-        """Count one more exchange."""
         n = self.mean.size
         parts = n * exchange.weights
         if exchange.skipped:

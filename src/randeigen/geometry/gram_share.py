@@ -29,7 +29,6 @@ class GramShare:
 
     @property
     def n(self) -> int:
-        """The number of rows."""
         return self.unusable.size
 
     @classmethod

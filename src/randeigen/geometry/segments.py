@@ -34,7 +34,6 @@ class Segments:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return -(-self.d // self.width)
 
     def columns(self, first: int, last: int) -> slice:

@@ -105,7 +105,6 @@ class Draft:
         return None
 
     def finish(self, weights: Weights) -> Any:
-        """Nothing to hand out."""
         return None
 
     def write_carried(self, carried: Mapping[str, NDArray[Any]]) -> None:

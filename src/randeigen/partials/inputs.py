@@ -34,7 +34,7 @@ class Inputs:
 
     @classmethod
     def of(cls, rows: FileRows, seed: int | None) -> Inputs:
-        """What was opened."""
+        """Names, sizes and stamps of files as they were opened."""
         structure = hashlib.sha256(repr(tuple(rows.structure)).encode()).hexdigest()
         stamps = tuple(None if stamp is None else marks(stamp) for stamp in rows.stamps)
         assert rows.segment_columns is not None
@@ -84,7 +84,7 @@ class Inputs:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Inputs:
-        """The reverse, checked."""
+        """What `to_json` wrote; each field is checked."""
         names, stamps = take(fields, "names", list), take(fields, "stamps", list)
         if not names or not all(isinstance(name, str) for name in names) or len(stamps) != len(names):
             raise Mangled("'names' and 'stamps' are not as many texts and stamps")

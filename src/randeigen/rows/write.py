@@ -169,7 +169,6 @@ class CheckedFile(io.RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """For those who ask."""
         return True
 
     def seekable(self) -> bool:
@@ -177,11 +176,9 @@ class CheckedFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As any file."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """As any file."""
         return self._file.tell()
 
     def write(self, data: Any) -> int:
@@ -206,7 +203,6 @@ class CheckedFile(io.RawIOBase):
             raise self._failed(errno.EIO, f"{size:,} of {self._size:,} bytes arrived")
 
     def close(self) -> None:
-        """As any file."""
         self._file.close()
         super().close()
 

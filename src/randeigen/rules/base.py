@@ -48,7 +48,7 @@ ON_EXCESS = get_args(OnExcess)
 
 
 class Facts(NamedTuple):
-    """Shown by `randeigen rules`."""
+    """What `randeigen rules` says of a rule."""
 
     paper: str  # who, when
     cost: str  # in n and d, the Gram matrix included

@@ -56,7 +56,6 @@ class LayerCall:
         return [value._version for value in inputs if isinstance(value, Tensor)]
 
     def forget(self) -> None:
-        """Free the inputs."""
         self.args, self.kwargs = None, {}
 
 

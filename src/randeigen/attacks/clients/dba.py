@@ -44,7 +44,7 @@ class DBA:
     rate: float = 0.05  # the learning rate
 
     def pieces(self, info: ModelInfo, images: Tensor) -> tuple[Patch, ...]:
-        """The four pieces, white."""
+        """The four pieces of the trigger, in the brightest pixel value."""
         return bars(images.shape[-1], info.high)
 
     def updates(self, clients: MaliciousClients) -> Tensor:

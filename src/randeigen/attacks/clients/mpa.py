@@ -43,5 +43,4 @@ class MPA:
         return total
 
     def success_sets(self, info: ModelInfo, images: Tensor, labels: Tensor) -> SuccessSets:
-        """The ten images."""
         return {"asr": info.target_images}

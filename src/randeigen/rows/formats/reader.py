@@ -228,7 +228,6 @@ class TransposedLeaves:
         self._held: dict[int, tuple[int, int]] = {}  # by row: its slot in the file, the leaf there
 
     def close(self) -> None:
-        """Free the disk space."""
         if self._file is not None:
             self._file.close()
 

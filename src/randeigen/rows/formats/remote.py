@@ -107,11 +107,9 @@ class RemoteFile(io.RawIOBase):
         self._ahead: list[tuple[int, bytes]] = []  # stretches of the object: first byte, bytes
 
     def seekable(self) -> bool:
-        """By ranges."""
         return True
 
     def readable(self) -> bool:
-        """All that it is."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
