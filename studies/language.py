@@ -69,6 +69,8 @@ def play(
                 variances.append(float(np.max(chunk_variances(rows, 1000))))
             if last:
                 cost = cost_of(lab, rows, metrics.liars)
+                if lab.success_sets:
+                    record["restored"] = success_without_row(lab, weights)
         del snapshots
         history.append(record)
         print(
@@ -89,6 +91,20 @@ def play(
         "seconds": time.perf_counter() - began,
         "versions": {**versions(device), **task.about, "commit": commit()},
     }
+
+
+def success_without_row(lab: Federation, weights: Any) -> float:
+    """EP's success with the word's row of the embedding put back to its start: what is not the backdoor's."""
+    text = lab.info.text
+    assert text is not None
+    assert text.embedding is not None
+    restored = weights.clone()
+    table, start = (
+        lab.model.split(each[None])[text.embedding][0] for each in (restored, lab.info.initial_weights)
+    )
+    word = text.id_of(EP().word)
+    table[word] = start[word]
+    return lab.agreement(restored, *lab.success_sets["asr"])
 
 
 def cost_of(lab: Federation, rows: Any, m: int) -> dict[str, float]:

@@ -52,6 +52,8 @@ def test_a_cell_is_played_and_told() -> None:
     assert record["aggregation"]["seconds"] > 0
     end = record["history"][-1]
     assert 0 <= end["own"] <= 1
+    poisoned = play(replace(cell, attack="ep", eps=0.25), build("sst2-tiny"), "sst2-tiny", 0.4, 4, "cpu")
+    assert 0 <= poisoned["history"][-1]["restored"] <= 1
     runs = {cell: record, replace(cell, attack="ep", rule="randeigen", eps=0.2): record}
     text = table(runs, "sst2-tiny", "trial")
     assert f"{100 * end['accuracy']:.1f} / {100 * end['own']:.1f}" in text
