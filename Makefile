@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PINS := constraints.txt
 PY := $(VENV)/bin/python
+# Processes that share the tests.
+JOBS ?= 2
 
 # Data sets beside the checkout, where there are any; elsewhere they are downloaded to the user's cache.
 ifneq ($(wildcard ../shared/data),)
@@ -14,7 +16,7 @@ endif
 
 help:
 	@echo "make demo    see it work: a federation under attack, in a table and one page"
-	@echo "make test    run the tests            make lint    ruff: rules and format"
+	@echo "make test    run the tests (JOBS=2)   make lint    ruff: rules and format"
 	@echo "make check   lint, types and tests    make types   mypy"
 	@echo "make format  ruff formats the code    make docs    the documentation site, into site/"
 	@echo "make package sdist and wheel, checked, into dist/"
@@ -27,7 +29,7 @@ demo: $(VENV)/.installed-demo
 	$(PY) -m examples.demo $(ARGS)
 
 test: $(VENV)/.installed-test
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 # In an environment of its own: flwr bounds packages from above that the others take newer.
 test-flower:

@@ -20,6 +20,10 @@ from urllib.error import URLError
 import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # OpenMP's threads spin while they wait, which stops the other processes; those of BLAS sleep.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
 
 OPTIONAL = (
     *("byzfl", "clarabel", "hypothesis", "joblib", "matplotlib", "rich", "safetensors", "scipy", "sklearn"),

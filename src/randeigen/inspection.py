@@ -91,7 +91,7 @@ class Inspection:
         if not chosen.weighs_rows():
             raise BadParameter(
                 f"{type(chosen).__name__} works column by column and has to read the rows; "
-                "call randeigen.aggregate(rows, rule=...)."
+                "use aggregate, which does."
             )
         count = chosen.assumed_corrupt(self.n)
         stated = max(count, chosen.stated_corrupt(self.n))

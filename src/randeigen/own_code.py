@@ -71,9 +71,9 @@ def load(own: OwnName) -> Any:
     module = _module(own)
     if not own.name or not hasattr(module, own.name):
         defined = [name for name, value in vars(module).items() if _is_defined(name, value, module)]
-        near = difflib.get_close_matches(own.name, defined, 1, 0.5)
+        near = difflib.get_close_matches(own.name, defined, 1)
         what = f"has no {own.name!r}" if own.name else "is a file"
-        meant = f"; did you mean {own.file}:{near[0]}" if near else ""
+        meant = f" (did you mean {own.file}:{near[0]}?)" if near else ""
         known = f"It defines {', '.join(defined)}" if defined else "It defines no class or function"
         raise BadFile(f"{own.file} {what}{meant}. {known}; give one as {own.file}:NAME.")
     return getattr(module, own.name)

@@ -199,7 +199,7 @@ def _function_rule(function: Callable[..., Any], eps: float | None = None, f: in
 def _what(definition: Any) -> str:
     if isinstance(definition, type):
         return f"the class {definition.__name__}"
-    return f"a {type(definition).__name__}"
+    return f"a value of type {type(definition).__name__}"
 
 
 def _value(key: str, text: str, kind: str) -> Any:

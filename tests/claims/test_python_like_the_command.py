@@ -90,6 +90,16 @@ class TestAFunctionOfTheGramMatrix:
         with pytest.raises(BadParameter, match="20 numbers from 0 that sum to 1"):
             randeigen.aggregate(cloud(), rule=lambda gram: weights, f=2)
 
+    @pytest.mark.parametrize("function", [lambda gram, f, seed: gram, lambda: 1, lambda gram, *, power: gram])
+    def test_a_function_of_other_things_is_refused_before_any_row_is_read(self, function: Any) -> None:
+        with pytest.raises(BadParameter, match=r"is not a rule \(.*\); give a function of gram"):
+            randeigen.aggregate("nowhere.npy", rule=function, f=2)
+
+    def test_it_may_return_a_tensor_that_has_a_gradient(self) -> None:
+        torch = pytest.importorskip("torch")
+        even = torch.full((20,), 1 / 20, requires_grad=True)
+        assert randeigen.aggregate(cloud(), rule=lambda gram: even, f=2).weights == pytest.approx(1 / 20)
+
 
 class TestConfigurationsHoldNames:
     """In the laboratory, rules, attacks and servers are named as on the command line."""

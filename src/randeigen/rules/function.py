@@ -41,6 +41,7 @@ class FunctionRule(Rule):
         super().__post_init__()
         if not callable(self.function):
             raise BadParameter(f"function={self.function!r}; give a function of the Gram matrix.")
+        _check_parameters(self.function, self._called())
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         squares = geometry.squared_norms()
@@ -53,6 +54,21 @@ class FunctionRule(Rule):
 
     def _called(self) -> str:
         return str(getattr(self.function, "__name__", "the function"))
+
+
+def _check_parameters(function: Callable[..., Any], called: str) -> None:
+    """Refuse a function that cannot be called with the Gram matrix, or with it and f."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*("gram", "f") if _takes_f(function) else ("gram",))
+    except TypeError as error:
+        raise BadParameter(
+            f"{called}{signature} is not a rule ({error}); give a function of gram, the matrix of inner "
+            "products, or of gram and f."
+        ) from None
 
 
 def _takes_f(function: Callable[..., Any]) -> bool:
@@ -70,7 +86,7 @@ def _checked(weights: Any, n: int, called: str) -> Array:
     """The weights, or an error that says what is wrong with them."""
     advice = f"give {n} numbers from 0 that sum to 1, one for each usable row."
     try:
-        checked = np.asarray(weights)
+        checked = np.asarray(weights.detach().cpu() if hasattr(weights, "detach") else weights)
         if np.iscomplexobj(checked):
             raise TypeError
         checked = checked.astype(np.float64)
