@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from randeigen.showing import first_of
+from randeigen.showing import SCREEN, first_of, spelled_out
 
 if TYPE_CHECKING:
     from randeigen.inspection import Inspection, Opinion
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 TITLES = ("eps", "f", "bias bound", "weight kept", "distance to mean", "spread", "cut")
 MAX_NAMES = 12  # rows, or runs of rows, that a sentence lists
 MAX_NAMES_IN_CELL = 4
+MAX_NAME_LENGTH = 60  # characters; of a longer name its two ends are shown
 USUAL_EPS = 0.2  # where rows do not suggest an eps, what robustness costs is shown for this one
 
 
@@ -28,7 +30,7 @@ def as_text(inspection: Inspection) -> str:
         padded = [text.rjust(width) for text, width in zip(numbers, widths, strict=True)]
         lines.append("  ".join([*padded, last]).rstrip())
     title = f"{inspection.n} rows, {len(inspection.unusable)} unusable"
-    return "\n".join([title, *lines, advice_on(inspection)])
+    return "\n".join([title, *lines, *textwrap.wrap(advice_on(inspection), SCREEN)])
 
 
 def table_lines(inspection: Inspection) -> list[tuple[str, ...]]:
@@ -115,7 +117,7 @@ def _few(inspection: Inspection, rows: Sequence[int]) -> str:
 
 
 def _listed(inspection: Inspection, rows: Sequence[int], most: int = MAX_NAMES) -> str:
-    names = runs(rows) if inspection.names is None else [inspection.names[row] for row in rows]
+    names = runs(rows) if inspection.names is None else [_name(inspection.names[row]) for row in rows]
     return first_of(names, most)
 
 
@@ -125,3 +127,10 @@ def runs(rows: Sequence[int]) -> list[str]:
     for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
         texts += [f"{run[0]} to {run[-1]}"] if run.size > 2 else [str(row) for row in run]
     return texts
+
+
+def _name(name: str) -> str:
+    """A name from a stranger as it fits into a sentence."""
+    text = spelled_out(name)
+    half = MAX_NAME_LENGTH // 2 - 1
+    return text if len(text) <= MAX_NAME_LENGTH else f"{text[:half]}…{text[-half:]}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, TypeAlias
 
+SCREEN = 100  # columns
 MAX_ROWS_NAMED = 10
 MAX_NOTES = 3
 MAX_NOTE_LENGTH = 160  # characters
@@ -24,10 +26,15 @@ class InLines:
     def __str__(self) -> str:
         pairs = self._lines()
         width = max(len(name) for name, _ in pairs)
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in pairs)
+        indent = "\n" + " " * (width + 2)
+        cells = ((name, textwrap.wrap(spelled_out(text), SCREEN - width - 2)) for name, text in pairs)
+        return "\n".join(f"{name:<{width}}  {indent.join(lines)}" for name, lines in cells)
 
     def _repr_html_(self) -> str:
-        cells = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._lines())
+        cells = (
+            f"<tr><th>{escape(name)}</th><td>{escape(spelled_out(text))}</td></tr>"
+            for name, text in self._lines()
+        )
         style = "<style scoped>th, td { text-align: left !important }</style>"
         return f"{style}<table>{''.join(cells)}</table>"
 
@@ -99,6 +106,11 @@ def first_of(words: Sequence[object], most: int, separator: str = ", ") -> str:
 def named(rows: Sequence[int], kind: str = "row") -> str:
     """Some rows by their numbers: "rows 3, 5 and 8 more"."""
     return f"{kind}{'' if len(rows) == 1 else 's'} {first_of(rows, MAX_ROWS_NAMED)}"
+
+
+def spelled_out(text: str) -> str:
+    """Text as it is, unless a stranger could have hidden control characters in it."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _short(text: str) -> str:

@@ -201,8 +201,8 @@ class TestAResultReads:
         rows = cloud(n, 400)
         rows[2 : 2 + n // 5] = np.nan
         text = str(randeigen.aggregate(rows, eps=0.3, rule=rule))
-        assert len(text.splitlines()) <= 12
-        assert max(map(len, text.splitlines())) <= 600
+        assert len(text.splitlines()) <= 14
+        assert max(map(len, text.splitlines())) <= 100
         assert "bias_bound" in text
 
     def test_a_notebook_gets_a_table_in_which_nothing_is_markup(self) -> None:
@@ -212,12 +212,24 @@ class TestAResultReads:
         assert "&lt;b&gt;" in html
         assert "<b>" not in html
 
+    def test_names_of_strangers_are_spelled_out_and_cut(self) -> None:
+        name = "\x1b[2J\u202e<script>" + "x" * 10_000
+        texts = [str(randeigen.aggregate([{name: row} for row in cloud()], f=2))]
+        inspection = randeigen.inspect(cloud(), names=[f"{name}{client}" for client in range(20)])
+        texts += [str(inspection), inspection.advice, inspection._repr_html_()]
+        for text in texts:
+            assert all(c.isprintable() or c == "\n" for c in text)
+            assert len(text) < 5_000
+            assert r"\x1b[2J\u202e" in text
+        assert "<script>" not in texts[-1]
+
     def test_so_do_inspections_and_their_opinions(self) -> None:
         rows = cloud(200, 400)
         found = randeigen.inspect(rows, seed=1)
         for value in (found, found.ask(f=2)):
             assert len(repr(value)) < 100
             assert len(str(value).splitlines()) <= 24
+            assert max(map(len, str(value).splitlines())) <= 100
             assert value._repr_html_().startswith("<")
 
     def test_the_prompt_shows_one_line(self) -> None:

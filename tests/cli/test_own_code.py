@@ -175,7 +175,7 @@ def test_a_replay_runs_the_rule_from_the_file_that_is_named_and_no_other(here: P
             "my_rules.py",
             "my_rules.py is a file. It defines Best, shortest, Divides, NoDecision, Returns; give one as",
         ),
-        ("my_rules.py:Bets", "has no 'Bets' .did you mean my_rules.py:Best"),
+        ("my_rules.py:Bets", "(did you mean my_rules.py:Best?)"),
         ("my_rules.py:number", "my_rules.py:number is not a rule but a value of type int"),
         ("my_rules.py:NoDecision", "it has no `decide(geometry, f, rng)`"),
         ("my_rules.py:Best+krum", "my_rules.py:Best is not a pre-aggregator but the class Best"),
