@@ -7,7 +7,7 @@ import pytest
 
 import randeigen
 from randeigen.backend.host_leaves import HostLeaves
-from randeigen.rows import as_rows, record_rows
+from randeigen.rows import as_rows, convert, record_rows
 
 N, SHAPES = 12, {"weight": (300, 70), "bias": (70,), "more": (4001,)}
 
@@ -93,3 +93,26 @@ def test_a_slice_is_copied_when_it_is_read_and_not_before(copied_in_parts):
     assert np.array_equal(block[:, ::5000].numpy(), matrix[:, ::5000])
     rows[0]["bias"][0] = 5.0
     assert block.numpy()[0, 21_000] == 5.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("form", ["matrix", "vectors", "state_dicts"])
+def test_tensors_in_main_memory_are_copied_in_parts_too(dtype, form, monkeypatch):
+    torch = pytest.importorskip("torch")
+    rows = torch.randn((N, 40_000), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    rows[2] *= 50
+    given = {
+        "matrix": rows,
+        "vectors": [torch._neg_view(-row) if i == 5 else row for i, row in enumerate(rows)],
+        "state_dicts": [{"a": row[:400].reshape(20, 20).T, "b": row[400:]} for row in rows],
+    }[form]
+    plain = randeigen.aggregate(given, f=2, seed=0)
+    for module in (record_rows, convert):
+        monkeypatch.setattr(module, "MAX_COPIED_BYTES", 0)
+    if form != "matrix" or dtype != "float32":
+        assert all(isinstance(block, HostLeaves) for _, block in as_rows(given).blocks())
+    parts = randeigen.aggregate(given, f=2, seed=0)
+    np.testing.assert_allclose(parts.weights, plain.weights, atol=1e-6)
+    for leaf in ("a", "b") if form == "state_dicts" else (slice(None),):
+        np.testing.assert_allclose(parts.mean[leaf].float(), plain.mean[leaf].float(), rtol=1e-2, atol=1e-6)
+    assert parts.weights[2] == 0

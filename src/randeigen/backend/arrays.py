@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.chunking import COMPARED_NUMBERS, DEVICE_COMPARED_NUMBERS
 from randeigen.backend.device_blocks import Leaves
+from randeigen.backend.host_leaves import cast_vector
 from randeigen.types import Array, Block
 
 UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size
@@ -235,23 +236,21 @@ def store(target: Any, values: Any) -> float:
 
 
 def _in_float64(vector: Any) -> Any:
-    if is_tensor(vector):
-        vector = vector.double()
-        return vector.numpy() if on_host(vector) else vector
-    return vector.astype(np.float64)
+    if not on_host(vector):
+        return vector.double()
+    cast_vector(exact := np.empty(len(vector)), vector)
+    return exact
 
 
 def gather(target: Any, rows: Sequence[int], values: Sequence[Any]) -> None:
     """Cast one vector into each of these rows of `target`."""
     if on_host(target):
-        for row, vector in zip(rows, values, strict=True):
-            copy(target[row], vector)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
+            for row, vector in zip(rows, values, strict=True):
+                cast_vector(target[row], vector)
         return
     stacked = sys.modules["torch"].stack(list(values))  # a launch costs more than the copy: one for all rows
-    if len(rows) == len(target):
-        target.copy_(stacked)
-    else:
-        target[list(rows)] = stacked.to(target.dtype)
+    target[slice(None) if len(rows) == len(target) else list(rows)] = stacked.to(target.dtype)
 
 
 def joined(vectors: Sequence[Any]) -> Any:

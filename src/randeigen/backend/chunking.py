@@ -37,6 +37,7 @@ HOST_VIEW_BLOCKS = 8  # a view may be as many blocks wide: it costs no memory, a
 DEVICE_VIEW_COLUMNS = 2**30  # columns of a view on a GPU, where each costs launches; 32 bits can count them
 DEVICE_COPY_BLOCKS = 4  # copies on a GPU may be as many blocks wide; that stays far below 64 MB
 MAX_BLOCK_COLUMNS = 4_200_000  # columns that are merged at once; a multiple of every block multiple in use
+MAX_COPIED_BYTES = 2**24  # bytes of all rows up to which one thread copies or casts them, block by block
 MAX_COPY_BYTES = 2**24  # bytes of a block from which unusable rows are left out by copying the others
 
 # Parts.
@@ -57,6 +58,8 @@ CHUNK_GROUP_NUMBERS = 2**20  # numbers of chunks that are judged together; their
 DEVICE_GRAM_NUMBERS = 2**23  # of Gram matrices that are judged together on a GPU: a verdict is many launches
 DEVICE_SLICE_NUMBERS = 2**24  # numbers of parts that are cast to float64 together on a GPU: 128 MB
 MIXED_NUMBERS = 2**22  # numbers of pre-aggregated rows that are made at a time
+
+TORCH_GRAIN = 2**15  # numbers up to which torch copies on one thread; its others spin on cores we need
 
 # Strips.
 STRIP_NUMBERS = 2**17  # numbers in a strip, so that it and its sorted copy fit the processor's cache

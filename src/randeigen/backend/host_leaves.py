@@ -6,12 +6,15 @@ core's cache while it is multiplied, and costs nobody a meeting.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from randeigen.backend.chunking import TORCH_GRAIN
 
 # Writes these columns of some rows into an array.
 Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
@@ -43,3 +46,34 @@ class HostLeaves:
             for at, column in enumerate(columns):
                 self._fill(out[:, at : at + 1], self._rows, slice(column, column + 1))
         return out
+
+
+def working_on_host(dtype: Any) -> np.dtype[Any]:
+    """Numpy's dtype for numbers that are computed with in this dtype of torch's or numpy's."""
+    return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+
+
+def as_vector(leaf: Any) -> Any:
+    """A contiguous leaf in main memory as a vector, of numpy where it is the quicker one; others as they are.
+
+    Numpy widens half precision one number at a time: it stays a tensor, or becomes one if torch is there.
+    """
+    if isinstance(leaf, np.ndarray):
+        if not leaf.flags.c_contiguous:
+            return leaf
+        torch: Any = sys.modules.get("torch") if leaf.dtype == np.float16 and leaf.flags.writeable else None
+        return leaf.reshape(-1) if torch is None else torch.from_numpy(leaf.reshape(-1))
+    if not leaf.is_contiguous():
+        return leaf
+    leaf = leaf if leaf.ndim == 1 else leaf.reshape(-1)
+    return leaf if leaf.dtype.itemsize < 4 or leaf.is_neg() else leaf.numpy()
+
+
+def cast_vector(target: NDArray[Any], vector: Any) -> None:
+    """Cast a vector in main memory into part of a numpy array, without torch's threads."""
+    if isinstance(vector, np.ndarray):
+        np.copyto(target, vector, casting="unsafe")
+        return
+    beside = sys.modules["torch"].from_numpy(target)
+    for start in range(0, len(target), TORCH_GRAIN):
+        beside[start : start + TORCH_GRAIN].copy_(vector[start : start + TORCH_GRAIN])

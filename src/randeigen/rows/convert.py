@@ -9,9 +9,11 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from randeigen.backend.arrays import (
     as_writable_array,
@@ -31,10 +33,12 @@ from randeigen.backend.chunking import (
     DEVICE_COPY_BLOCKS,
     DEVICE_VIEW_COLUMNS,
     HOST_VIEW_BLOCKS,
+    MAX_COPIED_BYTES,
     block_columns,
     block_width,
 )
 from randeigen.backend.device_blocks import takes
+from randeigen.backend.host_leaves import HostLeaves, as_vector, cast_vector, working_on_host
 from randeigen.errors import BadRows
 from randeigen.rows.file_rows import FileRows, Visit
 from randeigen.rows.mixed_rows import MixedRows
@@ -96,18 +100,32 @@ class ArrayRows:
             self._budget = columns if self._views else DEVICE_COPY_BLOCKS * block_bytes
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
-        """Views of the caller's own numbers where the dtype allows, else casts into one buffer."""
+        """Views of the caller's own numbers where the dtype allows, else casts: of large arrays in parts."""
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         if self._views:
             for columns in block_columns(*shape):
                 whole = columns.stop - columns.start == self.d
                 yield columns, self._array if whole else self._array[:, columns]
             return
+        if self.on_host and self.n * self.d * self._work.itemsize > MAX_COPIED_BYTES:
+            for columns in block_columns(*shape[:3], HOST_VIEW_BLOCKS * self._budget, shape[-1]):
+                of_all = range(columns.start, columns.stop)
+                yield columns, HostLeaves(self._fill, range(self.n), of_all, working_on_host(self._work))
+            return
         buffer = empty((self.n, block_width(*shape)), self._work, self._array)
         for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
             copy(block, self._array[:, columns])
             yield columns, block
+
+    def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
+        """Write these columns of some rows, cast."""
+        for line, row in zip(out, rows, strict=True):
+            cast_vector(line, self._vectors[row][columns])
+
+    @cached_property
+    def _vectors(self) -> list[Any]:
+        return [as_vector(row) for row in self._array]
 
     def answer(self) -> Answer:
         """A fresh vector of the same dtype, on the same device."""

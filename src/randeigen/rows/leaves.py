@@ -63,10 +63,10 @@ class Layout:
 
 def flat(leaf: Any, start: int, stop: int) -> Any:
     """Entries start..stop of a leaf in C order; copies no more than it returns."""
-    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
-        return leaf.reshape(-1)[start:stop]
     if leaf.ndim == 1:
         return leaf[start:stop]
+    if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
+        return leaf.reshape(-1)[start:stop]
     inner = math.prod(leaf.shape[1:])
     first, last = start // inner, (stop - 1) // inner
     if first == last:

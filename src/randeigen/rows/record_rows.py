@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import (
+    as_writable_array,
     dtype_name,
     empty,
     gather,
@@ -24,9 +25,15 @@ from randeigen.backend.arrays import (
     on_host,
     working,
 )
-from randeigen.backend.chunking import DEVICE_COPY_BLOCKS, HOST_VIEW_BLOCKS, block_columns, block_width
+from randeigen.backend.chunking import (
+    DEVICE_COPY_BLOCKS,
+    HOST_VIEW_BLOCKS,
+    MAX_COPIED_BYTES,
+    block_columns,
+    block_width,
+)
 from randeigen.backend.device_blocks import Leaves, has_kernels
-from randeigen.backend.host_leaves import HostLeaves
+from randeigen.backend.host_leaves import HostLeaves, as_vector, cast_vector, working_on_host
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
 from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote, flat
@@ -34,7 +41,6 @@ from randeigen.rows.vote import elect
 from randeigen.rows.walk import Foreign, Path, entry
 from randeigen.types import Answer, Block, Weights
 
-MAX_COPIED_BYTES = 2**24  # bytes of all rows up to which one thread copies them, block by block
 MAX_COUNTERS = 2**10  # numbers of an integer leaf that is decided together with others
 
 
@@ -93,43 +99,47 @@ class RecordRows:
         if self._leaves is not None:
             yield slice(0, self.d), self._leaves
             return
-        if isinstance(self._like, np.ndarray) and self.n * self.d * self._work.itemsize > MAX_COPIED_BYTES:
+        if self.on_host and self.n * self.d * self._work.itemsize > MAX_COPIED_BYTES:
             yield from self._parts_to_copy(math.lcm(self._multiple, multiple))
             return
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
-        buffer = empty((self.n, block_width(*shape)), self._work, self._like)
+        buffer = as_writable_array(empty((self.n, block_width(*shape)), self._work, self._like))
         usable, unusable = list(self._rows), list(self.unusable)
         if unusable:
             buffer[unusable] = math.nan
         for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
             for entries in self._layout.leaf_slices(columns):
-                leaf = self._averaged[entries.leaf]
-                values = [flat(row[leaf], entries.start, entries.stop) for row in self._rows.values()]
+                leaves = [row[entries.leaf] for row in self._vectors.values()]
+                values = [flat(leaf, entries.start, entries.stop) for leaf in leaves]
                 gather(block[:, entries.columns], usable, values)
             yield columns, block
 
     def _parts_to_copy(self, multiple: int) -> Iterator[tuple[slice, HostLeaves]]:
         """Wide blocks that each thread copies its own parts of."""
         budget = HOST_VIEW_BLOCKS * self._budget
+        dtype = working_on_host(self._work)
         for columns in block_columns(self.d, self.n, self._work.itemsize, budget, multiple):
-            yield (
-                columns,
-                HostLeaves(self._fill, range(self.n), range(columns.start, columns.stop), self._work),
-            )
+            yield columns, HostLeaves(self._fill, range(self.n), range(columns.start, columns.stop), dtype)
+
+    @cached_property
+    def _vectors(self) -> dict[int, list[Any]]:
+        """The averaged leaves of each row; in main memory as vectors, where that costs no copy."""
+        as_read = as_vector if self.on_host else lambda leaf: leaf
+        return {row: [as_read(leaves[k]) for k in self._averaged] for row, leaves in self._rows.items()}
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
         """Write these columns of some rows, cast; those that cannot be read are NaN."""
         slices = self._layout.leaf_slices(columns)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
             for line, row in zip(out, rows, strict=True):
-                leaves = self._rows.get(row)
+                leaves = self._vectors.get(row)
                 if leaves is None:
                     line.fill(math.nan)
                     continue
                 for entries in slices:
-                    values = flat(leaves[self._averaged[entries.leaf]], entries.start, entries.stop)
-                    np.copyto(line[entries.columns], values, casting="unsafe")
+                    values = flat(leaves[entries.leaf], entries.start, entries.stop)
+                    cast_vector(line[entries.columns], values)
 
     @cached_property
     def _leaves(self) -> Leaves | None:
