@@ -52,7 +52,7 @@ def own_name(text: str) -> OwnName | None:
     return OwnName(match["file"], match["sha"] or "", name, parameters if colon else None)
 
 
-def pinned(text: str) -> str:
+def with_digest(text: str) -> str:
     """The same name with the digest of its file; one that has a digest, or is in no file, as it is."""
     own = own_name(text)
     if own is None or own.sha:

@@ -18,7 +18,7 @@ from functools import partial, update_wrapper
 from typing import Any, Literal, TypeAlias, get_origin
 
 from randeigen.errors import BadParameter
-from randeigen.own_code import SHA, load, own_name, pinned, with_file
+from randeigen.own_code import SHA, load, own_name, with_digest, with_file
 from randeigen.rules import MIXERS, RULES
 from randeigen.rules.base import MAX_STAGES, Rule, literal_choices
 from randeigen.rules.function import FunctionRule
@@ -45,7 +45,7 @@ def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
 
 def pinned_name(text: str) -> str:
     """A rule's or an attack's name as records have it: with the digest of a file that it names."""
-    return "+".join(map(pinned, _stages(text))) if IN_FILE in text else text
+    return "+".join(map(with_digest, _stages(text))) if IN_FILE in text else text
 
 
 def without_digest(text: str) -> str:

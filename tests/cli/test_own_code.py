@@ -14,7 +14,7 @@ from commands import cli, fails
 from randeigen import attacks
 from randeigen.errors import BadFile, BadParameter
 from randeigen.lab import FederatedConfig, FederatedRecord, run
-from randeigen.own_code import own_name, pinned
+from randeigen.own_code import own_name, with_digest
 from randeigen.registry import build_rule, pinned_name, without_digest
 
 RULES = """
@@ -128,7 +128,7 @@ def test_a_name_carries_parameters_of_a_class_and_of_a_function(here: Path, rule
 def test_every_command_with_rules_takes_one(here: Path) -> None:
     name = "my_rules.py:shortest"
     assert name in cli("bench", "--n", 5, "--d", 10, "--repeats", 1, "--rule", name).stdout
-    assert json.loads(cli("inspect", "updates", "--rule", name, "--json").stdout)["rule"] == pinned(name)
+    assert json.loads(cli("inspect", "updates", "--rule", name, "--json").stdout)["rule"] == with_digest(name)
     result = cli("simulate", "--rule", name, "--attack", "mine.py:Stale:factor=2", *SMALL, "--out", "sim")
     assert name in result.stdout
     assert "@" not in result.stdout
@@ -136,8 +136,8 @@ def test_every_command_with_rules_takes_one(here: Path) -> None:
     assert "2 of the 10 clients of the last round were Byzantine: mine.py:Stale:factor=2." in page
     (path,) = (here / "sim").glob("*.json")
     record = FederatedRecord.read(path)
-    assert record.spec.rule == pinned(name)
-    assert record.spec.attack == pinned("mine.py:Stale:factor=2")
+    assert record.spec.rule == with_digest(name)
+    assert record.spec.attack == with_digest("mine.py:Stale:factor=2")
     assert run(record.spec).accuracy == record.accuracy
 
 
@@ -158,7 +158,9 @@ def test_a_sweep_runs_again_what_a_changed_file_decides(here: Path) -> None:
 def test_a_replay_runs_the_rule_from_the_file_that_is_named_and_no_other(here: Path) -> None:
     call = ("aggregate", "updates", "--f", 2, "--out", "m.npy", "--audit", "a.json")
     cli(*call, "--rule", "my_rules.py:shortest:spare=1")
-    assert json.loads((here / "a.json").read_text())["call"]["rule"] == pinned("my_rules.py:shortest:spare=1")
+    assert json.loads((here / "a.json").read_text())["call"]["rule"] == with_digest(
+        "my_rules.py:shortest:spare=1"
+    )
     fails(2, "replay", "a.json", saying="--code my_rules.py")
     (here / "kept").mkdir()
     (here / "my_rules.py").rename(here / "kept" / "then.py")
@@ -225,7 +227,7 @@ def test_configurations_in_python_take_the_same_names(here: Path) -> None:
     spec = FederatedConfig(attack="mine.py:Stale", rule="my_rules.py:Best", clients=6, rounds=1, epochs=1)
     record = run(spec)
     assert record.history[0].liars == 1
-    assert record.spec.rule == pinned("my_rules.py:Best")
+    assert record.spec.rule == with_digest("my_rules.py:Best")
 
 
 def test_a_recorded_name_is_refused_once_the_file_has_changed(here: Path) -> None:
@@ -243,4 +245,4 @@ def test_a_recorded_name_is_refused_once_the_file_has_changed(here: Path) -> Non
 @pytest.mark.parametrize("name", ["krum", "nnm+krum", "filtering:gamma=0.5", "mra:boost=5", "py", ""])
 def test_other_names_are_left_alone(name: str) -> None:
     assert own_name(name) is None
-    assert pinned(name) == without_digest(name) == name
+    assert with_digest(name) == without_digest(name) == name

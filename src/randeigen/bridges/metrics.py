@@ -14,7 +14,7 @@ from randeigen.bridges.verdicts import Node
 MAX_VALUES = 4096  # numbers in one metric; a list that is longer is no metric
 
 
-def heard(reports: Mapping[Node, Mapping[str, Any]], f: int) -> dict[Node, Mapping[str, Any]]:
+def reports_of_most(reports: Mapping[Node, Mapping[str, Any]], f: int) -> dict[Node, Mapping[str, Any]]:
     """The reports of the form that most nodes have, if these are more than f: names, numbers or lists."""
     ballots = Counter(_form(report) for report in reports.values())
     if not ballots:

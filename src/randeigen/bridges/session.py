@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from randeigen.bridges.corruption import Declined, corrupt_among
 from randeigen.bridges.judge import Arrays, Judge
-from randeigen.bridges.metrics import average, heard
+from randeigen.bridges.metrics import average, reports_of_most
 from randeigen.bridges.record import Record, Run
 from randeigen.bridges.verdicts import (
     ABSENT,
@@ -109,7 +109,7 @@ class Session:
             left = corrupt_among(len(reports), self.corrupt_in(total), refused, absent)
         except Declined:
             return {}, []
-        alike = heard(reports, left)
+        alike = reports_of_most(reports, left)
         return average(alike, claims, left, frozenset((without,))), list(alike)
 
     def evaluate(

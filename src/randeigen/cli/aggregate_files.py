@@ -22,7 +22,7 @@ from randeigen.rows import as_rows, write_answer
 from randeigen.rows.file_rows import Visit, suffix_of
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.formats.io import is_url, storage
-from randeigen.rows.write import coded
+from randeigen.rows.write import storage_code
 from randeigen.rules import Rule
 from randeigen.showing import first_of
 from randeigen.types import Aggregate, Progress
@@ -242,7 +242,7 @@ def check_form(out: str, dtypes: Mapping[str, str]) -> None:
         raise UsageError(f"{out} holds one array, the files hold {len(dtypes)}; give .npz or .safetensors.")
     for name, code in dtypes.items():
         if suffix == ".safetensors":
-            coded(name, np.empty(0, storage(code)), "BF16" if code == "BF16" else None)
+            storage_code(name, np.empty(0, storage(code)), "BF16" if code == "BF16" else None)
         if suffix == ".npz" and ("\0" in name or name.startswith("/") or ".." in re.split(r"[/\\]", name)):
             raise UsageError(f"{out} cannot hold an array named {name!r}; give .safetensors.")
 

@@ -27,7 +27,7 @@ from randeigen.rows.file_rows import FileRows, suffix_of
 from randeigen.rows.formats.checked import Mangled, take_number
 from randeigen.rows.formats.io import is_float, nbytes, storage, strict_json
 from randeigen.rows.leaves import Layout
-from randeigen.rows.write import coded, replacing, safetensors_header, stored
+from randeigen.rows.write import replacing, safetensors_header, storage_code, stored
 from randeigen.types import Weights
 
 
@@ -233,7 +233,7 @@ def output_leaves(out: str, rows: FileRows) -> list[OutputLeaf]:
         dtype = np.dtype(np.float32) if declared == "BF16" else storage(declared)
         code, name = str(dtype.str), "arr_0" if rows.single else name
         if suffix == ".safetensors":
-            code = coded(name, np.empty(0, dtype), "BF16" if declared == "BF16" else None)
+            code = storage_code(name, np.empty(0, dtype), "BF16" if declared == "BF16" else None)
         leaves.append(OutputLeaf(name, dtype, code, tuple(shape), is_float(declared)))
     return leaves
 

@@ -176,7 +176,7 @@ class FileRows:
             raise BadRows(self._no_format(suffixes))
         for row, suffix in enumerate(suffixes):
             if suffix != most:
-                self._refuse(row, f"is a {quoted(suffix)} file, most are {most} files")
+                self._refuse(row, f"is a {printable_suffix(suffix)} file, most are {most} files")
         return most
 
     def _no_format(self, suffixes: Sequence[str]) -> str:
@@ -262,6 +262,6 @@ def suffix_of(path: str) -> str:
     return os.path.splitext(path)[1].lower()
 
 
-def quoted(suffix: str) -> str:
+def printable_suffix(suffix: str) -> str:
     """A suffix fit for a sentence, whatever a sender made of it."""
     return printable(suffix[:20]) or "nameless"

@@ -255,7 +255,7 @@ def rebuilt(
         if path:
             put(built[path[:-1]], path[-1], built[path])
         if item[1:] == ("ordered dict",):
-            versions = shared([row[path] for row in metadata if path in row], len(metadata))
+            versions = value_of_most([row[path] for row in metadata if path in row], len(metadata))
             if versions is not None:
                 built[path]._metadata = versions.copy()  # for load_state_dict
     for item in reversed(entries):  # what holds a tuple was built before it, and gets it here
@@ -274,17 +274,17 @@ def put(container: Any, key: Any, value: Any) -> None:
         container[key[1] if isinstance(key, Foreign) else key] = value
 
 
-def shared(things: Sequence[Any], n: int) -> Any:
+def value_of_most(things: Sequence[Any], n: int) -> Any:
     """What more than half of n senders have alike, or None: by comparing each with one candidate only."""
     candidate, lead = None, 0
     for thing in things:
         if not lead:
             candidate = thing
-        lead += 1 if alike(thing, candidate) else -1
-    return candidate if 2 * sum(alike(thing, candidate) for thing in things) > n else None
+        lead += 1 if are_equal(thing, candidate) else -1
+    return candidate if 2 * sum(are_equal(thing, candidate) for thing in things) > n else None
 
 
-def alike(one: Any, other: Any) -> bool:
+def are_equal(one: Any, other: Any) -> bool:
     """Whether two things are equal; not if they cannot be compared."""
     with suppress(Exception):
         return bool(one == other)

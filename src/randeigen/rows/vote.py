@@ -82,7 +82,7 @@ def elect(records: Sequence[Any], others: Mapping[int, str]) -> Elected:
         if entries not in members:
             how, _ = difference(leaves_of(template), leaves_of(entries), None, None)
             unusable |= dict.fromkeys(rows, f"unlike most rows: {how}")
-    leaves = ordered(members, template, reading, unusable)
+    leaves = leaves_in_order(members, template, reading, unusable)
     metadata = {row: reading.records[row].metadata for row in leaves}
     return Elected(template, dtypes_of(members, template), leaves, metadata, dict(sorted(unusable.items())))
 
@@ -118,7 +118,7 @@ def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:
                     reading.alike[latest.entries].append(row)
                     reading.records[row] = own
                     del open_rows[row]
-                elif advanced(steps, step):
+                elif ends_within(steps, step):
                     latest = state_dict_of(join(reading, row, own)) or latest
                     del open_rows[row]
             except Unreadable as why:
@@ -137,7 +137,7 @@ def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:
     return reading
 
 
-def advanced(steps: Iterator[None], most: int) -> bool:
+def ends_within(steps: Iterator[None], most: int) -> bool:
     """Whether the walk ended within so many steps."""
     for _ in steps:
         most -= 1
@@ -201,7 +201,7 @@ def dtypes_of(members: Mapping[Entries, Sequence[int]], template: Entries) -> li
     return dtypes
 
 
-def ordered(
+def leaves_in_order(
     members: Mapping[Entries, Sequence[int]], template: Entries, reading: Reading, unusable: dict[int, str]
 ) -> dict[int, list[Any]]:
     """The leaves of every row of the form in the template's order, lists of numbers converted."""

@@ -32,9 +32,9 @@ def write_answer(path: Path, answer: Any, dtypes: Mapping[str, str] | None = Non
     if suffix == ".npy":
         write_npy(path, answer)
     elif suffix == ".npz":
-        write_npz(path, named(answer))
+        write_npz(path, arrays_by_name(answer))
     elif suffix == ".safetensors":
-        tensors = named(answer)
+        tensors = arrays_by_name(answer)
         bfloat16 = {name for name, leaf in tensors.items() if dtype_name(leaf.dtype) == "bfloat16"}
         bfloat16 |= {name for name, code in (dtypes or {}).items() if code == "BF16"}
         write_safetensors(path, tensors, {name: "BF16" for name in tensors if name in bfloat16})
@@ -44,7 +44,7 @@ def write_answer(path: Path, answer: Any, dtypes: Mapping[str, str] | None = Non
         )
 
 
-def named(answer: Any) -> dict[str, Any]:
+def arrays_by_name(answer: Any) -> dict[str, Any]:
     """The arrays of an answer by name; those without are counted, as numpy.savez does."""
     if isinstance(answer, (list, tuple)):
         answer = {f"arr_{index}": leaf for index, leaf in enumerate(answer)}
@@ -53,7 +53,7 @@ def named(answer: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for name, leaf in answer.items():
         if isinstance(leaf, (Mapping, list, tuple)):
-            arrays.update((f"{name}.{inner}", value) for inner, value in named(leaf).items())
+            arrays.update((f"{name}.{inner}", value) for inner, value in arrays_by_name(leaf).items())
         else:
             arrays[str(name)] = leaf
     return arrays
@@ -109,7 +109,7 @@ def safetensors_bytes(
     metadata: Mapping[str, str] | None = None,
 ) -> Iterator[bytes | memoryview]:
     """The same as bytes, piece by piece."""
-    codes = {name: coded(name, leaf, (dtypes or {}).get(name)) for name, leaf in tensors.items()}
+    codes = {name: storage_code(name, leaf, (dtypes or {}).get(name)) for name, leaf in tensors.items()}
     shapes = {name: (codes[name], tuple(leaf.shape)) for name, leaf in tensors.items()}
     header, offsets = safetensors_header(shapes, metadata)
     yield header
@@ -136,7 +136,7 @@ def safetensors_header(
     return len(text).to_bytes(8, "little") + text, offsets
 
 
-def coded(name: str, leaf: Any, dtype: str | None) -> str:
+def storage_code(name: str, leaf: Any, dtype: str | None) -> str:
     """The code a leaf is stored under, `dtype` if given; BadRows if safetensors has none."""
     if name == "__metadata__":
         raise BadRows("cannot write an array named '__metadata__'; safetensors keeps that name for itself.")

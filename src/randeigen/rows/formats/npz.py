@@ -130,12 +130,12 @@ def directory(file: RawIOBase) -> list[Member]:
         if at > len(lines):
             raise UnreadableFile("is not a readable zip archive (its directory ends within a name)")
         if FULL_32 in (size, stored, offset):
-            size, stored, offset = widened(extra, size, stored, offset)
-        members.append(Member(accepted(name, flags, method), method, crc, stored, size, offset))
+            size, stored, offset = with_wide_fields(extra, size, stored, offset)
+        members.append(Member(member_name(name, flags, method), method, crc, stored, size, offset))
     return members
 
 
-def widened(extra: bytes, *fields: int) -> list[int]:
+def with_wide_fields(extra: bytes, *fields: int) -> list[int]:
     """The fields of a directory line with those that are full taken from its extra block."""
     at = 0
     while at + 4 <= len(extra):
@@ -149,7 +149,7 @@ def widened(extra: bytes, *fields: int) -> list[int]:
     raise UnreadableFile("is not a readable zip archive (a size is said to be elsewhere, and is not there)")
 
 
-def accepted(name: bytes, flags: int, method: int) -> str:
+def member_name(name: bytes, flags: int, method: int) -> str:
     """The name of a member we read."""
     try:
         text = name.decode("utf-8" if flags & 0x800 else "cp437")
