@@ -4,9 +4,11 @@
     python -m benchmarks.no_client_stops_flower results/flower-processes.json --processes
 
 The first runs every fault in this process, replies going through Flower's own code, in about a minute. The
-second runs some of them with real processes on loopback (SuperLink, five SuperNodes, and the apps that they
-start), in about a quarter of an hour. Needs flwr, as in .venv-flower. Exits 1 if a run under ours fails, a
-round is declined, or the accuracy is more than a point below that of the other four clients alone.
+second runs them with real processes on loopback: a SuperLink, five SuperNodes that are kept up, ServerApps
+that go through the faults one after the other, and a ClientApp for each message, forked from a process that
+has imported Flower; at the end a SuperNode and a ServerApp are killed in mid-round. About a quarter of an
+hour. Needs flwr, as in .venv-flower. Exits 1 if a run under ours fails, a round is declined, or the accuracy
+is more than a point below that of the other four clients alone.
 """
 
 from __future__ import annotations
@@ -25,21 +27,23 @@ from typing import Any
 from studies.provenance import made_with
 
 ROOT = Path(__file__).resolve().parents[1]
-ROUNDS, WIRE_ROUNDS, POINT = 3, 2, 0.01
+ROUNDS, POINT = 3, 0.01
 NODES = {"min_available_nodes": 5, "min_train_nodes": 5, "min_evaluate_nodes": 5}
-OVER_THE_WIRE = (
-    *("none", "nan", "flip", "shape", "missing", "garbage", "declares-64-tib", "count-nan", "count-large"),
-    *("counter", "other-metrics", "raises", "dies", "wire-garbled", "wire-impostor", "wire-unsent"),
-)
+RUNS_AT_ONCE = 3  # ServerApps of each strategy: most of a round is waiting for the next poll
+MAX_SECONDS = 1800  # for all faults with real processes
+STALLED_AFTER = 60  # seconds, of a run whose rounds have 12
+STALLS_STOCK = "wire-unsent"  # no timeout ends this one, so it gets a run of its own
+LAST = ("dies", "hangs", STALLS_STOCK)  # a node that never answers one run is slow to answer the next
+WAYS = ("stock", "ours")
 
 
-def without_it(local: Any, rounds: int) -> float:
+def accuracy_without_it(local: Any) -> float:
     """The accuracy that stock FedAvg reaches on the other four clients, each training as it does here."""
     from flwr.serverapp.strategy import FedAvg
 
     grid = local.LocalGrid(corrupt=0)
     grid.gone = {local.FIRST_NODE}
-    result = FedAvg(min_train_nodes=4).start(grid, local.model(), rounds, 5.0)
+    result = FedAvg(min_train_nodes=4).start(grid, local.model(), ROUNDS, 5.0)
     return float(local.accuracy(result.arrays))
 
 
@@ -56,91 +60,141 @@ def in_process(local: Any, fault: str, ours: bool) -> dict[str, Any]:
         result = strategy.start(local.LocalGrid(fault), local.model(), ROUNDS, 1.0)
     except Exception as error:
         return {"ended": f"failed: {type(error).__name__}", "seconds": time.perf_counter() - began}
-    found: dict[str, Any] = {"ended": "completed", "seconds": round(time.perf_counter() - began, 2)}
-    found["accuracy"] = round(local.accuracy(result.arrays), 4)
     steps = result.arrays["steps"].numpy()
-    found["counter"] = "right" if abs(float(steps) - 2 * ROUNDS) < 0.01 else str(steps)
-    found["dtype_of_counter"] = str(steps.dtype)
+    outcome: dict[str, Any] = {
+        "ended": "completed",
+        "seconds": round(time.perf_counter() - began, 2),
+        "accuracy": round(local.accuracy(result.arrays), 4),
+        "counter": counter(steps),
+        "dtype_of_counter": str(steps.dtype),
+    }
     if ours:
-        found["declined"] = sum(bool(verdict.declined) for verdict in strategy.verdicts)
-        found["outcome"] = strategy.verdicts[-1].nodes[local.FIRST_NODE].outcome
-    return found
+        outcome["declined"] = sum(bool(verdict.declined) for verdict in strategy.verdicts)
+        outcome["outcome"] = strategy.verdicts[-1].nodes[local.FIRST_NODE].outcome
+    return outcome
 
 
-def over_the_wire(federation: Any, fault: str, ours: bool) -> dict[str, Any]:
-    """The same by `flwr run`, in two rounds without evaluation."""
-    done = federation.run(fault=fault, strategy="robust" if ours else "stock", timeout=60.0, seconds=150)
-    found = {"ended": done["status"].removeprefix("finished:"), "seconds": done["seconds"]}
+def counter(steps: Any) -> str:
+    """Whether the model's counter of steps is right; else what it says."""
+    return "right" if abs(float(steps) - 2 * ROUNDS) < 0.01 else str(steps)
+
+
+def over_the_wire(federation: Any, faults: list[str]) -> dict[str, dict[str, Any]]:
+    """Every fault under both strategies, several ServerApps at once."""
+    lines: dict[str, dict[str, Any]] = {fault: {} for fault in faults}
+    runs = []
+    for way in WAYS:
+        listed = [fault for fault in faults if fault != STALLS_STOCK or way == "ours"]
+        for part in range(RUNS_AT_ONCE):
+            out = federation.folder / f"{way}-{part}.jsonl"
+            some, strategy = ",".join(listed[part::RUNS_AT_ONCE]), "robust" if way == "ours" else "stock"
+            run = federation.submit(faults=some, strategy=strategy, rounds=ROUNDS, out=str(out))
+            runs.append((way, out, run))
+    end = time.monotonic() + MAX_SECONDS
+    while True:
+        over = all(federation.is_over(run) for _, _, run in runs)
+        for way, out, _ in runs:
+            for line in out.read_text().splitlines() if out.exists() else ():
+                done = json.loads(line)
+                if way not in lines[done["fault"]]:
+                    lines[done["fault"]][way] = outcome_of(done)
+                    print(f"{way:<6}{done['fault']:<18}{done['status']}, {done['seconds']} s", flush=True)
+        if over or time.monotonic() > end:
+            break
+        time.sleep(1.0)
+    if STALLS_STOCK in lines:
+        done = federation.run(STALLED_AFTER, fault=STALLS_STOCK, strategy="stock", rounds=1, timeout=12.0)
+        ended = done["status"].removeprefix("finished:")
+        lines[STALLS_STOCK]["stock"] = {"ended": ended, "seconds": done["seconds"]}
+    for ways in lines.values():
+        for way in WAYS:
+            ways.setdefault(way, {"ended": "stalled"})
+    return lines
+
+
+def outcome_of(done: dict[str, Any]) -> dict[str, Any]:
+    """What a line of a ServerApp says of one fault."""
+    outcome: dict[str, Any] = {"ended": done["status"], "seconds": done["seconds"]}
     if "accuracy" in done:
-        found |= {"accuracy": round(done["accuracy"], 4)}
-        found["counter"] = "right" if abs(float(done["steps"]) - 4) < 0.01 else done["steps"]
-    if ours and "rounds" in done:
-        found["declined"] = sum(bool(verdict["declined"]) for verdict in done["rounds"])
+        outcome |= {"accuracy": round(done["accuracy"], 4), "counter": counter(done["steps"])}
+    if done.get("rounds"):
+        outcome["rounds"] = len(done["rounds"])
+        outcome["declined"] = sum(bool(verdict["declined"]) for verdict in done["rounds"])
         outcomes = [each["outcome"] for each in done["rounds"][-1]["nodes"].values()]
-        found["outcome"] = min(outcomes, key=lambda outcome: outcome == "kept")
-    return found
+        outcome["outcome"] = min(outcomes, key=lambda word: word == "kept")
+    return outcome
 
 
-def harm(found: dict[str, Any], alone: float) -> str:
+def kills(federation: Any, folder: Path) -> dict[str, Any]:
+    """A SuperNode killed and started again, the ServerApp killed and resumed, in four rounds."""
+    done = federation.killed_in_mid_round(folder)
+    return {
+        "first_run": done["killed"].removeprefix("finished:"),
+        "resumed_run": done["status"].removeprefix("finished:"),
+        "accuracy": round(done.get("accuracy", 0.0), 4),
+        "rounds": [each["round"] for each in done.get("rounds", [])],
+        "declined": sum(bool(each["declined"]) for each in done.get("rounds", [])),
+        "outcomes": [
+            sorted(node["outcome"] for node in each["nodes"].values()) for each in done.get("rounds", [])
+        ],
+    }
+
+
+def harm(outcome: dict[str, Any], alone: float) -> str:
     """What a fault did to a run, in a word."""
-    if found["ended"] != "completed":
-        return str(found["ended"])
-    if found["accuracy"] < alone - POINT:
-        return "model lost" if found["accuracy"] < 0.5 else "model worse"
-    return "none" if found["counter"] == "right" else "counter lost"
+    if outcome["ended"] != "completed":
+        return str(outcome["ended"])
+    if outcome["accuracy"] < alone - POINT:
+        return "model lost" if outcome["accuracy"] < 0.5 else "model worse"
+    return "none" if outcome["counter"] == "right" else "counter lost"
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("out")
     options.add_argument("--processes", action="store_true", help="real processes on loopback")
-    chosen = options.parse_args()
+    options.add_argument("--faults", help="only these, separated by commas")
+    arguments = options.parse_args()
     logging.disable(logging.CRITICAL)
     sys.path.insert(0, str(ROOT / "tests" / "helpers"))
-    lines: dict[str, dict[str, Any]] = {}
     local = import_module("flower_grid")
-    alone = without_it(local, WIRE_ROUNDS if chosen.processes else ROUNDS)
-    if chosen.processes:
-        with tempfile.TemporaryDirectory() as folder:
-            made = import_module("flower_processes").Federation(Path(folder))
-            with made as federation:
-                for fault in OVER_THE_WIRE:
-                    lines[fault] = {
-                        "stock": over_the_wire(federation, fault, False),
-                        "ours": over_the_wire(federation, fault, True),
-                    }
-                    show(fault, lines[fault], alone)
-    else:
-        vars(import_module("randeigen.flower.grid")).update(LEAST_GRACE=0.2, STUCK_AFTER=0.1)  # seconds
-        for fault in (*local.faults.FAULTS, *local.IN_PROTOCOL):
-            lines[fault] = {way: in_process(local, fault, way == "ours") for way in ("stock", "ours")}
-            show(fault, lines[fault], alone)
-    for ways in lines.values():
-        for found in ways.values():
-            found["harm"] = harm(found, alone)
-    bad = [f for f, ways in lines.items() if ways["ours"]["harm"] != "none" or ways["ours"].get("declined")]
-    record = {
+    alone = accuracy_without_it(local)
+    protocol = [f"wire-{fault}" if arguments.processes else fault for fault in local.IN_PROTOCOL]
+    faults = arguments.faults.split(",") if arguments.faults else [*local.faults.FAULTS, *protocol]
+    record: dict[str, Any] = {
         "made_with": made_with() | {"flwr": version("flwr")},
         "clients": 5,
         "corrupt": 1,
         "eps": 0.2,
+        "rounds": ROUNDS,
         "accuracy_of_the_others_alone": round(alone, 4),
-        "faults": lines,
     }
-    Path(chosen.out).write_text(json.dumps(record, indent=1) + "\n")
+    bad: list[str] = []
+    if arguments.processes:
+        began = time.monotonic()
+        processes = import_module("flower_processes")
+        with tempfile.TemporaryDirectory() as name, processes.Federation(Path(name) / "f", warm=True) as them:
+            lines = over_the_wire(them, sorted(faults, key=LAST.__contains__))
+            record["killed"] = kills(them, Path(name))
+        record["seconds"] = round(time.monotonic() - began)
+        survived = record["killed"]["resumed_run"] == "completed" and not record["killed"]["declined"]
+        bad += [] if survived and record["killed"]["accuracy"] >= alone - POINT else ["killed"]
+    else:
+        vars(import_module("randeigen.flower.grid")).update(LEAST_GRACE=0.2, STUCK_AFTER=0.1)  # seconds
+        lines = {fault: {way: in_process(local, fault, way == "ours") for way in WAYS} for fault in faults}
+    for fault, ways in lines.items():
+        for outcome in ways.values():
+            outcome["harm"] = harm(outcome, alone)
+        ours = ways["ours"]
+        print(f"{fault:<18}stock: {ways['stock']['harm']:<36}ours: {ours['harm']:<8}", end="")
+        print(f"{ours.get('outcome', '')}, {ours.get('accuracy', '')}", flush=True)
+        bad += [fault] if ours["harm"] != "none" or ours.get("declined") else []
+    Path(arguments.out).write_text(json.dumps(record | {"faults": lines}, indent=1) + "\n")
     stock = [ways["stock"]["harm"] for ways in lines.values()]
-    failed = sum(word not in ("none", "model lost", "model worse", "counter lost") for word in stock)
     lost = sum(word in ("model lost", "model worse", "counter lost") for word in stock)
+    failed = sum(word != "none" for word in stock) - lost
     print(f"{len(lines)} runs: stock fails in {failed}, loses model or counter in {lost}; ours in {len(bad)}")
     return 1 if bad else 0
-
-
-def show(fault: str, ways: dict[str, Any], alone: float) -> None:
-    """One line of the matrix, as it is measured."""
-    ours = ways["ours"]
-    told = f"{ours.get('outcome', '')}, {ours.get('accuracy', '')}"
-    stock, own = harm(ways["stock"], alone), harm(ours, alone)
-    print(f"{fault:<18}stock: {stock:<36}ours: {own:<8}{told}", flush=True)
 
 
 if __name__ == "__main__":

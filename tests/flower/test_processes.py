@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 
 import pytest
 
@@ -19,8 +16,8 @@ ALONE = 0.908  # accuracy after two rounds of the four honest clients
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    with Federation(tmp_path_factory.mktemp("federation")) as made:
-        yield made
+    with Federation(tmp_path_factory.mktemp("federation"), warm=True) as federation:
+        yield federation
 
 
 @pytest.mark.parametrize(
@@ -57,34 +54,13 @@ def test_an_upload_that_never_ends_is_not_waited_for(federation):
     assert sorted(each["outcome"] for each in verdict["nodes"].values()) == ["kept"] * 4 + ["silent"]
 
 
-def lines(path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def wait_for(true, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
-def test_nodes_and_server_may_be_killed_in_mid_round(tmp_path):
-    record, out = tmp_path / "run.jsonl", tmp_path / "out.json"
-    config = {"rounds": 4, "record": str(record), "checkpoint": str(tmp_path / "model.zip"), "patience": 5.0}
-    with Federation(tmp_path / "federation") as federation:
-        run = federation.submit(out=str(out), **config)
-        wait_for(lambda: len(lines(record)) >= 1)
-        federation.stop("node0", signal.SIGKILL)  # in round 2
-        wait_for(lambda: len(lines(record)) >= 2)
-        federation.start_node(0)  # comes back as another node
-        os.kill(int((tmp_path / "out.json.pid").read_text()), signal.SIGKILL)  # the ServerApp, in round 3
-        wait_for(lambda: federation.status(run).startswith("finished"))
-        assert federation.status(run) == "finished:failed"
-        done = federation.run(seconds=240, **config)
+def test_nodes_and_server_may_be_killed_in_mid_round(federation, tmp_path):
+    done = federation.killed_in_mid_round(tmp_path)
+    assert done["killed"] == "finished:failed"
     assert done["status"] == "finished:completed"
     assert [each["round"] for each in done["rounds"]] == [1, 2, 3, 4]
     assert not any(each["declined"] for each in done["rounds"])
     assert "silent" in {each["outcome"] for each in done["rounds"][1]["nodes"].values()}
-    assert {line["run"] for line in lines(record)} == {1}
+    assert {json.loads(line)["run"] for line in (tmp_path / "run.jsonl").read_text().splitlines()} == {1}
     assert done["accuracy"] > ALONE
     assert done["steps"] == "8"

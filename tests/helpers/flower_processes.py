@@ -13,8 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+from flower_warm import write_command
+
 BIN = Path(sys.executable).parent
 APP = Path(__file__).parents[1] / "flower" / "app"
+WARM = Path(__file__).with_name("flower_warm.py")
 SOURCE = Path(__file__).parents[2] / "src"
 UP_SECONDS, DOWN_SECONDS = 90.0, 20.0
 
@@ -22,14 +25,14 @@ UP_SECONDS, DOWN_SECONDS = 90.0, 20.0
 class Federation:
     """Use as a context: everything it starts is ended by its process group."""
 
-    def __init__(self, folder: Path, nodes: int = 5, app: Path = APP) -> None:
-        self.folder, self.count = folder, nodes
+    def __init__(self, folder: Path, nodes: int = 5, app: Path = APP, warm: bool = False) -> None:
+        self.folder, self.count, self.warm = folder, nodes, warm
         self.home = folder / "flwr"
         self.app = folder / app.name
         shutil.copytree(app, self.app, ignore=shutil.ignore_patterns("__pycache__"))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = free_port()
-        self._made = 0
+        self._count = 0
 
     def __enter__(self) -> Federation:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -38,6 +41,10 @@ class Federation:
             "insecure = true\n"
         )
         try:
+            if self.warm:
+                write_command(self.folder / "bin", self.folder / "warm")
+                self.start("warm", sys.executable, str(WARM), str(self.folder / "warm"))
+                self.wait_until((self.folder / "warm").exists, "no process is ready to become a ClientApp")
             self.start_link()
             for node in range(self.count):
                 self.start_node(node)
@@ -57,7 +64,6 @@ class Federation:
         self.wait_until(lambda: can_connect(self.port), "the SuperLink does not listen")
 
     def start_node(self, part: int) -> None:
-        self._made += 1
         config = f"partition-id={part} num-partitions={self.count}"
         words = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--node-config", config]
         self.start(
@@ -101,7 +107,9 @@ class Federation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "NO_COLOR": "1",
             "OMP_NUM_THREADS": "1",
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([str(self.folder / "bin"), str(BIN), os.environ["PATH"]]),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+            "FAULTY_SMALL": "1",
             "PYTHONPATH": str(SOURCE),
         }
 
@@ -118,19 +126,19 @@ class Federation:
 
     def submit(self, **config: object) -> str:
         """Start a run and return its number; its result will be in the file `out`."""
-        shown = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+        words = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
         done = subprocess.run(
-            [str(BIN / "flwr"), "run", str(self.app), "loop", "--run-config", shown, "--format", "json"],
+            [str(BIN / "flwr"), "run", str(self.app), "loop", "--run-config", words, "--format", "json"],
             capture_output=True,
             text=True,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
             timeout=120,
         )
-        found = re.search(r'"run-?_?id":\s*"?(\d+)', done.stdout)
-        if not found:
+        match = re.search(r'"run-?_?id":\s*"?(\d+)', done.stdout)
+        if not match:
             raise RuntimeError(f"flwr run: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-        return found[1]
+        return match[1]
 
     def status(self, run: str) -> str:
         """`finished:completed`, `finished:failed`, `running` and so on."""
@@ -142,26 +150,50 @@ class Federation:
             stdin=subprocess.DEVNULL,
             timeout=60,
         )
-        found = re.search(r'"status":\s*"([^"]+)"', done.stdout)
-        return found[1] if found else done.stdout + done.stderr
+        match = re.search(r'"status":\s*"([^"]+)"', done.stdout)
+        return match[1] if match else done.stdout + done.stderr
 
     def run(self, seconds: float = 120.0, **config: object) -> dict:
         """A whole run: its status, how long it took, and the result that the app wrote."""
-        self._made += 1
-        out = self.folder / f"out-{self._made}.json"
+        self._count += 1
+        out = self.folder / f"out-{self._count}.json"
         began = time.monotonic()
         number = self.submit(out=str(out), **config)
-        # To ask `flwr list` again and again costs more than a round: each call is a new process.
-        ended = re.compile(rf"Finished task \d+ of run {number}\b")
-        while not ended.search(self.log("link")) and time.monotonic() - began < seconds:
+        while not self.is_over(number) and time.monotonic() - began < seconds:
             time.sleep(0.3)
         taken = round(time.monotonic() - began, 1)
         status = self.status(number)
         if not status.startswith("finished"):
             status = "stalled"
             self.cancel(number)
-        found = json.loads(out.read_text()) if out.exists() else {}
-        return {"status": status, "seconds": taken, **found}
+        result = json.loads(out.read_text()) if out.exists() else {}
+        return {"status": status, "seconds": taken, **result}
+
+    def is_over(self, run: str) -> bool:
+        """Whether a run has ended: to ask `flwr list` costs more than a round, each call is a new process."""
+        return re.search(rf"Finished task \d+ of run {run}\b", self.log("link")) is not None
+
+    def killed_in_mid_round(self, folder: Path) -> dict:
+        """Four rounds: a SuperNode is killed in the second and comes back, the ServerApp in the third.
+
+        What became of the first run, and the whole of the one that goes on after it.
+        """
+        record, out = folder / "run.jsonl", folder / "out.json"
+        config = {
+            "rounds": 4,
+            "record": str(record),
+            "checkpoint": str(folder / "model.zip"),
+            "patience": 5.0,
+        }
+        run = self.submit(out=str(out), **config)
+        self.wait_until(lambda: lines(record) >= 1, "the first round does not end")
+        self.stop("node0", signal.SIGKILL)
+        self.wait_until(lambda: lines(record) >= 2, "the second round does not end")
+        self.start_node(0)
+        time.sleep(1.0)  # until the second round is in the checkpoint too
+        os.kill(int(Path(f"{out}.pid").read_text()), signal.SIGKILL)
+        self.wait_until(lambda: self.status(run).startswith("finished"), "the run does not end")
+        return {"killed": self.status(run), **self.run(seconds=240, **config)}
 
     def cancel(self, run: str) -> None:
         subprocess.run(
@@ -173,10 +205,14 @@ class Federation:
         )
 
 
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def can_connect(port: int) -> bool:

@@ -11,14 +11,16 @@ from faulty import faults, task, wire
 app = ClientApp()
 
 
-def place(context: Context) -> tuple[int, int, bool]:
+def place(message: Message, context: Context) -> tuple[int, int, str]:
+    """Which part of the data a client has, of how many, and what it does wrong."""
     part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-    return part, parts, part < int(context.run_config["corrupt"])
+    config = {**context.run_config, **message.content.config_records.get("config", {})}
+    return part, parts, str(config["fault"]) if part < int(config["corrupt"]) else "none"
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    part, parts, corrupt = place(context)
+    part, parts, fault = place(message, context)
     arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
     trained = task.train(arrays, part, parts)
     metrics = {"num-examples": len(task.share(part, parts)[0]), "loss": 0.5 + part / 10}
@@ -28,21 +30,19 @@ def train(message: Message, context: Context) -> Message:
             "metrics": MetricRecord(metrics),
         }
     )
-    fault = str(context.run_config["fault"])
-    if corrupt and fault in faults.FAULTS:
+    if fault in faults.FAULTS:
         content = faults.FAULTS[fault](content)
     reply = Message(content, reply_to=message)
-    return wire.WIRE[fault](reply) if corrupt and fault in wire.WIRE else reply
+    return wire.WIRE[fault](reply) if fault in wire.WIRE else reply
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    part, parts, corrupt = place(context)
+    part, parts, fault = place(message, context)
     arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
     metrics = {"num-examples": len(task.share(part, parts)[0]), "accuracy": task.accuracy(arrays)}
-    fault = str(context.run_config["fault"])
-    if corrupt and fault == "evaluate-names":
+    if fault == "evaluate-names":
         metrics = {"num-examples": 10, "x" * 300: 1.0}
-    if corrupt and fault == "evaluate-nan":
+    if fault == "evaluate-nan":
         metrics["accuracy"] = float("nan")
     return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
