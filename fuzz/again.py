@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,16 +152,19 @@ def _rounding_decides(case: Case, close: float) -> bool:
 
     A rule that chooses rows has such inputs: ties of scores, rows on the edge of what is removed.
     """
-    answers = []
+    answers: list[Array] = []
     for noise in (0.0, *[ROUNDING[case.dtype]] * NUDGES):
         draw = np.random.default_rng([3, case.seed, len(answers)])
         nudged = case.rows * (1 + noise * draw.uniform(-1, 1, case.rows.shape))
-        other = replace(case, rows=forms.cast(nudged, case.dtype))
-        result, _ = attempt(lambda other=other: aggregated(other, rows_of(other)))
+        result, _ = attempt(partial(_answer_of, replace(case, rows=forms.cast(nudged, case.dtype))))
         if result is None:
             return True
         answers.append(forms.joined(result.mean))
     return max(float(np.abs(answer - answers[0]).max()) for answer in answers) > close
+
+
+def _answer_of(case: Case) -> Any:
+    return aggregated(case, rows_of(case))
 
 
 def _may_be_removed_at_once(case: Case) -> bool:
