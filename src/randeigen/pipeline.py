@@ -1,7 +1,7 @@
 """Measure, decide, certify, combine: the four steps that every aggregate goes through.
 
-`judge` is the only place where a rule is run and certified, for `aggregate`, for `rule(rows)` and for
-`randeigen.torch.backward`.
+`judge` is the only place where a rule is run and certified: for `aggregate`, `rule(rows)`, files shared among
+workers, the ranks of a job, and `randeigen.torch.backward`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Combined(NamedTuple):
 
 
 class Source(Protocol):
-    """Rows that can be measured and then combined, wherever they are: arrays, files, one day other ranks."""
+    """Rows that can be measured and then combined, wherever they are: arrays, files, the ranks of a job."""
 
     n: int
     carries: bool  # whether the rows hold integers or bools, which weights settle by vote
