@@ -119,6 +119,8 @@ def _values(kind: str, name: str, make: Callable[..., Any], text: str | None) ->
     values: dict[str, Any] = {}
     for part in text.split(",") if text is not None else ():
         key, equals, value = part.partition("=")
+        if equals and key in ("eps", "f"):
+            raise BadParameter(f"{key} is not part of a name: give {key}={value} beside {kind} {name!r}.")
         if not equals or key not in accepted:
             choice = f"it takes {', '.join(f'{k}=...' for k in accepted)}" if accepted else "it takes none"
             raise BadParameter(f"{kind} {name!r} has no parameter {part!r}; {choice}.")

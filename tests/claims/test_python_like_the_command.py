@@ -36,6 +36,7 @@ def test_a_rule_by_its_name_is_the_rule(name: str, told: dict[str, Any]) -> None
         ({"rule": "krum"}, BadFraction, "exactly one of eps"),
         ({"rule": "krum", "eps": 0.1, "f": 2}, BadFraction, "exactly one of eps"),
         ({"rule": "krumm", "f": 2}, BadParameter, "krum"),
+        ({"rule": "nnm+krum:f=3", "f": 2}, BadParameter, "give f=3 beside"),
         ({"rule": rules.Krum, "f": 2}, BadParameter, r"Krum\(eps=0.2\)"),
         ({"rule": rules.NNM(f=1)}, BadParameter, "is not a rule"),
         ({"rule": rules.Krum(f=2), "f": 2}, BadFraction, "exactly one of eps, f and a rule"),

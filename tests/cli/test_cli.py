@@ -297,7 +297,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "parameter no number": (["--f", "1", "--rule", "filtering:gamma=big"], "gamma='big' is not a value"),
     "parameter infinite": (["--f", "1", "--rule", "filtering:gamma=inf"], "gamma='inf' is not a value"),
     "parameter code": (["--f", "1", "--rule", "filtering:gamma=__import__('os')"], "is not a value"),
-    "parameter eps": (["--f", "1", "--rule", "randeigen:eps=0.2"], "no parameter 'eps=0.2'"),
+    "parameter eps": (["--f", "1", "--rule", "randeigen:eps=0.2"], "give eps=0.2 beside"),
     "parameter missing": (["--f", "1", "--rule", "filtering"], "Filtering needs gamma"),
     "unknown option": (["--f", "1", "--fast"], "--fast"),
     "out twice the wrong kind": (["--f", "1", "--out", "mean.pt"], "ends in .safetensors, .npz, .npy"),
