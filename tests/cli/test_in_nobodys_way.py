@@ -46,6 +46,7 @@ def updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("torch", ("sweep", "--rule", "mean"), "sweep needs torch"),
         ("torch", ("reproduce", "figure:1"), "reproduce needs torch"),
+        ("torch", ("report", "."), "report of a folder needs torch"),
     ],
 )
 def test_what_an_option_needs_is_told_before_any_work(

@@ -12,7 +12,7 @@ from randeigen.bridges.record import read_runs
 from randeigen.bridges.report_page import report_page, summary
 from randeigen.bridges.verdicts import history_of
 from randeigen.cli.aggregate_files import check_output
-from randeigen.cli.console import UsageError, exit_on_error, print_line
+from randeigen.cli.console import UsageError, exit_on_error, print_line, require
 from randeigen.rows.write import replacing
 
 
@@ -84,6 +84,7 @@ def report(
 
 def _report_on_paper(folder: Path, out: str | None, run: int | None, as_json: bool, force: bool) -> None:
     """The page about the paper's experiments; without --out what it comes to, in sentences."""
+    require("report of a folder", "torch")
     from randeigen.lab.paper.collect import Records
     from randeigen.lab.paper.report import sentences, write_report
 
