@@ -28,6 +28,7 @@ COLUMNS = {
     "filtering": "FILTERING",
     "filtering-adaptive": "FILTERING, adaptive",
     "no-regret": "NO-REGRET",
+    "no-regret-adaptive": "NO-REGRET, adaptive",
     "published": "as published",
     "randeigen": "RandEigen",
     "randeigen-rows": "rows as parts",
@@ -72,17 +73,20 @@ def table(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
 
 
 def costs(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
-    """Markdown: what an aggregation takes, the median of the cells of each rule."""
+    """Markdown: what an aggregation takes, the median of the cells of each rule that were run last."""
     out = ["| rule | seconds | memory beyond the rows, MB |", "|---|---:|---:|"]
     for rule, title in COLUMNS.items():
         own = [
-            run["aggregation"]
+            run
             for cell, run in runs.items()
             if (cell.encoder, cell.setting, cell.rule) == (encoder, setting, rule) and run["aggregation"]
         ]
-        if own:
-            seconds = float(np.median([one["seconds"] for one in own]))
-            memory = float(np.median([one["peak_bytes"] for one in own])) / 1e6
+        latest = [
+            one["aggregation"] for one in own if one["versions"]["commit"] == own[-1]["versions"]["commit"]
+        ]
+        if latest:
+            seconds = float(np.median([one["seconds"] for one in latest]))
+            memory = float(np.median([one["peak_bytes"] for one in latest])) / 1e6
             out.append(f"| {title} | {seconds:.3f} | {memory:.0f} |")
     return "\n".join(out)
 
@@ -127,17 +131,17 @@ def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> No
     for axes, (attack, field, title) in zip(figure.subplots(1, 2), panels, strict=True):
         start = Cell("none", "mean", 0.0, setting=setting, encoder=encoder)
         base = [run for cell, run in runs.items() if replace(cell, rounds=start.rounds) == start]
+        for run in base:
+            values = [one["own" if field == "asr" else field] for one in run["history"]]
+            axes.plot(range(1, len(values) + 1), values, color="0.6", linewidth=3, label="unattacked mean")
         lines: list[tuple[str, Sequence[float]]] = [
-            ("unattacked mean", [one["own" if field == "asr" else field] for one in run["history"]])
-            for run in base
+            (name, [one[field] for one in run["history"]])
+            for rule, name in COLUMNS.items()
+            if not rule.endswith("-adaptive")
+            for cell, run in runs.items()
+            if (cell.encoder, cell.setting, cell.attack, cell.rule) == (encoder, setting, attack, rule)
+            and (cell.eps, cell.seed) == (0.2, 0)
         ]
-        for rule, name in COLUMNS.items():
-            lines += [
-                (name, [one[field] for one in run["history"]])
-                for cell, run in runs.items()
-                if (cell.encoder, cell.setting, cell.attack, cell.rule) == (encoder, setting, attack, rule)
-                and (cell.eps, cell.seed) == (0.2, 0)
-            ]
         for index, (name, values) in enumerate(lines):
             look = index % len(COLOURS)
             style = {"color": COLOURS[look], "linestyle": DASHES[look], "marker": MARKS[look]}

@@ -211,6 +211,8 @@ def _named(rows: Index) -> str:
 
 
 def _on_all(weights: Array, usable: Mask) -> Array:
+    if usable.all():
+        return weights
     out = np.zeros((weights.shape[0], usable.size))
     out[:, usable] = weights
     return out

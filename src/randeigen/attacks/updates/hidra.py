@@ -142,7 +142,11 @@ class ChunkedHIDRA:
         if deviations is not None:
             centred = self._chunks(deviations)
             gram = (centred @ centred.transpose(1, 2) / len(deviations)).double()
-            allowed = torch.linalg.eigvalsh(gram)[:, -1:].clamp(min=0).to(mean.dtype)
+            try:
+                values = torch.linalg.eigvalsh(gram)
+            except torch.linalg.LinAlgError:  # a GPU's solver gives up on matrices that a host's does not
+                values = torch.linalg.eigvalsh(gram.cpu()).to(gram.device)
+            allowed = values[:, -1:].clamp(min=0).to(mean.dtype)
         c = (self.F * allowed / (view.eps**2 + (1 - view.eps) ** 2 * view.eps)) ** 0.5
         norms = (chunks * chunks).sum(1, keepdim=True) ** 0.5
         against = c * chunks / norms.clamp(min=MIN_CHUNK_NORM)  # a chunk of zeros stays as it is
