@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import TORCH_GRAIN
+from randeigen.backend.chunking import COPIED_PART_NUMBERS, TORCH_GRAIN, parallel_map
 
 # Writes these columns of some rows into an array.
 Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
@@ -38,10 +38,13 @@ class HostLeaves:
         return HostLeaves(self._fill, rows, self._columns, self.dtype)
 
     def numpy(self) -> NDArray[Any]:
-        """The rows side by side, in an array of the caller's own."""
+        """The rows side by side, in an array of the caller's own; what is wider than a part by every core."""
         out, columns = np.empty(self.shape, self.dtype), self._columns
         if columns.step == 1:
-            self._fill(out, self._rows, slice(columns.start, columns.stop))
+            lines = max(1, 2 * COPIED_PART_NUMBERS // max(len(columns), 1))
+            where = slice(columns.start, columns.stop)
+            groups = [slice(i, i + lines) for i in range(0, len(self._rows), lines)]
+            parallel_map(lambda some: self._fill(out[some], self._rows[some], where), groups)
         else:
             for at, column in enumerate(columns):
                 self._fill(out[:, at : at + 1], self._rows, slice(column, column + 1))
