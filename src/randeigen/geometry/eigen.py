@@ -82,6 +82,15 @@ def _shifted(value: float, exponent: int) -> float:
         return math.inf
 
 
+def outer(factor: float, vector: Any) -> Any:
+    """(n, n) factor·vᵢ·vⱼ; on the host one number where all entries are equal, as weights are at first."""
+    if not is_tensor(vector):
+        first = vector[0]
+        if (vector == first).all():
+            return factor * first * first
+    return (factor * vector)[:, None] * vector
+
+
 def decomposed(matrix: Array) -> tuple[Array, Array]:
     """numpy's eigenvalues and eigenvectors, NaN where it does not converge."""
     try:
@@ -156,8 +165,7 @@ def top_by_blocks(
     high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
     if not (patient or high <= settled):
         return None
-    roots = like(root_weights, matrix)
-    deflated = matrix + (middle * roots)[:, None] * roots if low > 0 else matrix
+    deflated = matrix + outer(middle, like(root_weights, matrix)) if low > 0 else matrix
     least = float(diagonal[weighted].min())
     spectrum = _Spectrum(matrix, deflated, weighted, least, low, width, settled)
     start = np.multiply(start.T, weighted, order="C")

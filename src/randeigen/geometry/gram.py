@@ -17,6 +17,7 @@ from randeigen.geometry.eigen import (
     Operator,
     Top,
     binary_exponent,
+    outer,
     power_iteration,
     top_by_blocks,
     top_dense,
@@ -242,7 +243,7 @@ class GramGeometry(MeasuredGeometry):
         pair[0] -= w @ pair[0] / 2
         covariance = pair.T @ pair[::-1]  # all sums of two: BLAS is faster at them than numpy line by line
         np.subtract(inner, covariance, out=covariance)
-        covariance *= np.dot(root_weights[:, None], root_weights[None])
+        covariance *= outer(1.0, root_weights)
         return covariance, root_weights
 
 

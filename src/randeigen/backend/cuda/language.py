@@ -23,6 +23,14 @@ __all__ = ["Launch", "constexpr_function", "divided", "jit", "tl", "triton"]
 _compiled: dict[Any, Any] = {}
 
 
+def current_stream(device: int) -> int:
+    """The stream of torch's on which kernels run now."""
+    import torch
+
+    stream: int = torch._C._cuda_getCurrentRawStream(device)  # Triton's own way: others take microseconds
+    return stream
+
+
 class Launch:
     """A kernel, its grid and its constants: run without Triton looking at each argument once it is compiled.
 
@@ -35,13 +43,15 @@ class Launch:
     ) -> None:
         self._kernel, self._grid, self._constants, self._options = kernel, grid, constants, options
         self._key = kernel.__name__, device.index, *constants.values(), *options.values()
-        self._values = tuple(constants.values())
+        self._values, self._device = tuple(constants.values()), device.index
         self._run: Any = None
 
     def __call__(self, *numbers: Any) -> None:
         """Run it with these arguments."""
         if self._run is not None:
-            self._run(*numbers, *self._values)
+            # The launcher asks the driver about every tensor; of an address it does not.
+            plain = [number if isinstance(number, (int, float)) else number.data_ptr() for number in numbers]
+            self._run(*plain, *self._values, stream=current_stream(self._device))
             return
         compiled = _compiled.get(self._key)
         if compiled is None:
@@ -49,10 +59,9 @@ class Launch:
             if compiled is None:  # an interpreter compiles nothing
                 return
             _compiled[self._key] = compiled
-            self._run = compiled[(*self._grid, 1, 1)[:3]]
-        else:
-            self._run = compiled[(*self._grid, 1, 1)[:3]]
-            self._run(*numbers, *self._values)
+            return
+        self._run = compiled[(*self._grid, 1, 1)[:3]]
+        self(*numbers)
 
 
 @jit

@@ -59,6 +59,16 @@ def _mean_of(values, first, last, FLOAT: tl.constexpr, LINES: tl.constexpr):
 
 
 @jit
+def _middle(values, n, FLOAT: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr):
+    """The median of sorted numbers. Halved before they are added: the sum of two may not be finite."""
+    first, last = (n - 1) // 2, n // 2
+    total = tl.zeros((COLUMNS,), FLOAT)
+    for i in tl.static_range(LINES):
+        total += tl.where((i >= first) & (i <= last), values[i] * 0.5, 0.0)
+    return tl.where(first == last, total + total, total)
+
+
+@jit
 def network_sorted(values, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, BITS: tl.constexpr,
                    LINES: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """(COLUMNS,) what KIND makes of columns given as LINES vectors, of which those beyond n are inf."""
@@ -67,11 +77,7 @@ def network_sorted(values, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, BITS: 
     )
     column = tl.zeros((COLUMNS,), tl.int32)
     if KIND == 0 or KIND == 2:
-        # Halved before they are added: the sum of two large numbers may not be finite.
-        answer = (
-            _picked(values, column + (n - 1) // 2, LINES) * 0.5
-            + _picked(values, column + n // 2, LINES) * 0.5
-        )
+        answer = _middle(values, n, FLOAT, LINES, COLUMNS)
     else:
         answer = _mean_of(values, f, n - f - 1, FLOAT, LINES)
     if KIND >= 2:
