@@ -91,6 +91,24 @@ def costs(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
     return "\n".join(out)
 
 
+def restored(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
+    """Markdown: success of boosted EP against the hybrid beside what is no backdoor's, seed by seed."""
+    out = [
+        "| seed | nobody attacks, mean | silent, hybrid | EP, boost n/m, hybrid | the row put back |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for cell, run in sorted(runs.items(), key=lambda item: item[0].seed):
+        boosted = replace(cell, attack="ep-boosted", rule="randeigen-hybrid")
+        if cell != boosted or (cell.encoder, cell.setting, cell.eps) != (encoder, setting, 0.2):
+            continue
+        silent, end = runs.get(replace(cell, attack="ep-silent")), run["history"][-1]
+        if silent and "restored" in end:
+            without = [runs[cell.base]["history"][-1]["own"], silent["history"][-1]["asr"]]
+            rates = [*without, end["asr"], end["restored"]]
+            out.append(f"| {cell.seed} | {' | '.join(f'{100 * rate:.1f}' for rate in rates)} |")
+    return "\n".join(out)
+
+
 def _order(line: tuple[str, float]) -> tuple[int, float]:
     return list(ATTACKS).index(line[0]), line[1]
 
@@ -132,8 +150,8 @@ def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> No
         start = Cell("none", "mean", 0.0, setting=setting, encoder=encoder)
         base = [run for cell, run in runs.items() if replace(cell, rounds=start.rounds) == start]
         for run in base:
-            values = [one["own" if field == "asr" else field] for one in run["history"]]
-            axes.plot(range(1, len(values) + 1), values, color="0.6", linewidth=3, label="unattacked mean")
+            clean = [one["own" if field == "asr" else field] for one in run["history"]]
+            axes.plot(range(1, len(clean) + 1), clean, color="0.6", linewidth=3, label="unattacked mean")
         lines: list[tuple[str, Sequence[float]]] = [
             (name, [one[field] for one in run["history"]])
             for rule, name in COLUMNS.items()
@@ -160,7 +178,8 @@ def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> No
 def tables(runs: Mapping[Cell, Run]) -> dict[str, str]:
     """The tables of the page, by the name of their place."""
     return {name: table(runs, *which) for name, which in TABLES.items()} | {
-        "costs": costs(runs, *TABLES["minilm"])
+        "costs": costs(runs, *TABLES["minilm"]),
+        "restored": restored(runs, *TABLES["small"]),
     }
 
 

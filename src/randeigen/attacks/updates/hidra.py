@@ -144,7 +144,7 @@ class ChunkedHIDRA:
             gram = (centred @ centred.transpose(1, 2) / len(deviations)).double()
             try:
                 values = torch.linalg.eigvalsh(gram)
-            except torch.linalg.LinAlgError:  # a GPU's solver gives up on matrices that a host's does not
+            except RuntimeError:  # a GPU's solver gives up on matrices that a host's does not
                 values = torch.linalg.eigvalsh(gram.cpu()).to(gram.device)
             allowed = values[:, -1:].clamp(min=0).to(mean.dtype)
         c = (self.F * allowed / (view.eps**2 + (1 - view.eps) ** 2 * view.eps)) ** 0.5
