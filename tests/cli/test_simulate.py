@@ -122,23 +122,18 @@ def test_what_a_stranger_calls_a_rule_is_not_markup(tmp_path: Path) -> None:
     assert "a &amp; b" in page
 
 
-@pytest.mark.parametrize(
-    ("rule", "has"),
-    [
-        ("mean", True),
-        ("random", True),
-        ("nnm+krum", True),
-        ("median", False),
-        ("chunked-filtering:sigma=1", False),
-    ],
-)
-def test_weights_are_shown_where_whole_clients_have_them(tmp_path: Path, rule: str, has: bool) -> None:
-    assert simulate(tmp_path, "--attack", "noise", "--rule", rule, "--rounds", "1").exit_code == 0
-    (record,) = records(tmp_path).values()
-    (metrics,) = record["history"]
-    for field in ("weight_honest", "weight_corrupt", "kept"):
-        assert (metrics[field] is not None) == has
-    assert (tmp_path / "weight.png").exists() == has
+def test_weights_are_shown_where_whole_clients_have_them(tmp_path: Path) -> None:
+    for rules in (("mean", "random", "nnm+krum"), ("median", "chunked-filtering:sigma=1")):
+        has = "mean" in rules
+        words = [word for rule in rules for word in ("--rule", rule)]
+        assert simulate(tmp_path / rules[0], "--attack", "noise", "--rounds", "1", *words).exit_code == 0
+        made = records(tmp_path / rules[0])
+        assert len(made) == len(rules)
+        for record in made.values():
+            (metrics,) = record["history"]
+            for field in ("weight_honest", "weight_corrupt", "kept"):
+                assert (metrics[field] is not None) == has
+        assert (tmp_path / rules[0] / "weight.png").exists() == has
 
 
 def test_that_no_client_is_byzantine_is_noted(tmp_path: Path) -> None:
@@ -195,20 +190,24 @@ OLD_FLAGS = {
 }
 
 
-@pytest.mark.parametrize("old", OLD_FLAGS)
-def test_a_renamed_flag_still_works_and_says_its_new_name(tmp_path: Path, old: str) -> None:
-    new, value, field = OLD_FLAGS[old]
-    given = [] if value is None else [value]
+def test_a_renamed_flag_still_works_and_says_its_new_name(tmp_path: Path) -> None:
+    flags = OLD_FLAGS.items()
+    old = [word for name, (_, value, _) in flags for word in (name, value) if word is not None]
+    new = [word for _, (name, value, _) in flags for word in (name, value) if word is not None]
+    joined = [name if value is None else f"{name}={value}" for name, (_, value, _) in flags]
     words = ("--attack", "zero", "--rule", "mean", "--rounds", "1", "--json")
     specs = []
-    for flag in ([old, *given], [new, *given], [f"{old}={value}"] if value else [old]):
-        done = simulate(tmp_path, *words, *flag)
+    for spelling in (old, new, joined):
+        done = simulate(tmp_path, *words, *spelling)
         assert done.exit_code == 0, done.output
         specs.append(json.loads(done.stdout)[0]["spec"])
-        assert (f"{old} is now {new}" in done.stderr) == (flag[0] != new)
+        for name, (now, _, _) in flags:
+            assert (f"{name} is now {now}" in done.stderr) == (spelling is not new)
     assert specs[0] == specs[1] == specs[2]
-    assert specs[0][field] == (True if value is None else float(value))
-    assert old not in call("simulate", "--help").output
+    for _, value, field in OLD_FLAGS.values():
+        assert specs[0][field] == (True if value is None else float(value))
+    help_text = call("simulate", "--help").output
+    assert not any(name in help_text for name in OLD_FLAGS)
 
 
 @pytest.mark.parametrize("old_name", [False, True])
