@@ -197,10 +197,7 @@ def main() -> int:
         net, what, budget = options.one
         print(json.dumps(measure_all(net, options.methods, options.device, what, float(budget))))
         return 0
-    found = {
-        net: costs(net, options.methods, options.device, options.assumed_corrupt)
-        for net in options.only or NETS
-    }
+    found = {net: costs(net, options.methods, options.device, options.budget) for net in options.only or NETS}
     kept = all(holds(methods) for methods in found.values())
     if options.out:
         record = {
