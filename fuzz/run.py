@@ -185,23 +185,28 @@ def run(
                 one(seed, device, tally)
         return tally
     source, crew = batches(), Crew(jobs, device)
+    known: set[str] = set()  # classes of failures that were told
     with suppress(KeyboardInterrupt):  # what was tried until then is told
         while crew.feed(source):
             crew.collect(tally)
             now = time.monotonic()
             if not quiet and now - told > 1:
                 told = now
-                failed = sum(tally.failed.values())
-                print(
-                    f"\r{tally.inputs:,} inputs, {failed:,} failed, {now - began:.0f} s ",
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                _say_progress(tally, now - began, known)
     crew.end()
     if not quiet:
         print(file=sys.stderr)
     return tally
+
+
+def _say_progress(tally: Tally, seconds: float, known: set[str]) -> None:
+    """One line that is written over; a class of failures has a line of its own as soon as it is met."""
+    for name in tally.examples.keys() - known:
+        known.add(name)
+        print(f"\r{name}: python -m fuzz --only {tally.examples[name][0]['seed']}", file=sys.stderr)
+    failed = sum(tally.failed.values())
+    line = f"\r{tally.inputs:,} inputs, {failed:,} failed, {seconds:.0f} s "
+    print(line, end="", file=sys.stderr, flush=True)
 
 
 def explain(tally: Tally, device: str) -> None:
