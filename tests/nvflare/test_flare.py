@@ -35,6 +35,18 @@ def result(at: int, params=None, kind=ParamsType.FULL, steps=100, metrics=None) 
     return FLModel(params_type=kind, params=params, meta=meta, metrics=metrics)
 
 
+def changed(**attributes) -> FLModel:
+    """A result that FLModel itself would not take."""
+    model = result(0)
+    vars(model).update(attributes)
+    return model
+
+
+class Gone:
+    def materialize(self):
+        raise OSError("no such file")
+
+
 FAULTS = {
     "nan": ("unusable", lambda: result(0, {"w": np.full(SHAPE, np.nan, np.float32), "steps": np.int64(5)})),
     "huge": ("left out", lambda: result(0, {"w": np.full(SHAPE, 1e30, np.float32), "steps": np.int64(5)})),
@@ -42,6 +54,12 @@ FAULTS = {
     "broadcast": ("faulty", lambda: result(0, {"w": np.ones((1, 1), np.float32), "steps": np.int64(5)})),
     "missing": ("faulty", lambda: result(0, {"w": honest(0)["w"]})),
     "extra": ("faulty", lambda: result(0, {**honest(0), "more": np.ones(3)})),
+    "list": ("faulty", lambda: changed(params=[1.0, 2.0])),
+    "text": ("faulty", lambda: changed(params="w")),
+    "gone from disk": ("faulty", lambda: result(0, {"w": Gone(), "steps": np.int64(5)})),
+    "long steps": ("left out", lambda: result(0, steps=10**400)),
+    "no meta": ("down-weighted", lambda: changed(meta={"client_name": "site-0"})),
+    "metrics list": ("kept", lambda: changed(metrics=[1])),
     "objects": ("faulty", lambda: result(0, {"w": [object()], "steps": np.int64(5)})),
     "strings": ("faulty", lambda: result(0, {"w": np.full(SHAPE, "x"), "steps": np.int64(5)})),
     "diff": ("faulty", lambda: result(0, kind=ParamsType.DIFF)),

@@ -102,7 +102,7 @@ class RobustAggregator(RoundsSoFar, ModelAggregator):  # type: ignore[misc]  # A
         mean = self._session.train(number, rows, claims, others)
         verdict = self.verdicts[-1]
         metrics = None if mean is None else self._metrics(verdict, claims)
-        tensors = sum(any(map(is_tensor, (m.params or {}).values())) for m in self._results.values())
+        tensors = sum(any(map(is_tensor, self._results[node].params.values())) for node in arrays)
         as_tensors = 2 * tensors > len(self._results)
         self.reset_stats()
         self._log(verdict)
@@ -123,7 +123,11 @@ class RobustAggregator(RoundsSoFar, ModelAggregator):  # type: ignore[misc]  # A
         others: dict[Node, NodeVerdict] = {}
         for node, model in self._results.items():
             try:
-                arrays[node] = {str(name): _array(value) for name, value in dict(model.params).items()}
+                if not isinstance(model.params, dict):
+                    raise Refused(
+                        f"its parameters are a {quoted(type(model.params).__name__)[1:-1]}, no dict"
+                    )
+                arrays[node] = {str(name): _array(value) for name, value in model.params.items()}
             except Refused as why:
                 others[node] = NodeVerdict(FAULTY, reason=str(why))
             except Exception as error:  # whatever a sender's objects do to their reader
