@@ -197,7 +197,7 @@ class RobustFit(RoundsSoFar, FedAvg):  # type: ignore[misc]  # Any where Flower 
         run = self._robust
         phase = self._robust_phase(results, failures)
         claims = {node: claim_of(result.num_examples) for node, result in phase.results.items()}
-        reports = {node: numbers_in({"loss": r.loss, **r.metrics}) for node, r in phase.results.items()}
+        reports = {n: numbers_in(r.metrics) | numbers_in({"loss": r.loss}) for n, r in phase.results.items()}
         averages, alike = run.session.evaluate(reports, claims, phase.others, "")
         run.session.close()
         loss = averages.get("loss")
