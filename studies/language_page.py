@@ -8,7 +8,7 @@ Accuracies and success rates are those of the last round, means over the seeds t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,16 +152,13 @@ def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> No
         for run in base:
             clean = [one["own" if field == "asr" else field] for one in run["history"]]
             axes.plot(range(1, len(clean) + 1), clean, color="0.6", linewidth=3, label="unattacked mean")
-        lines: list[tuple[str, Sequence[float]]] = [
-            (name, [one[field] for one in run["history"]])
-            for rule, name in COLUMNS.items()
-            if not rule.endswith("-adaptive")
-            for cell, run in runs.items()
-            if (cell.encoder, cell.setting, cell.attack, cell.rule) == (encoder, setting, attack, rule)
-            and (cell.eps, cell.seed) == (0.2, 0)
-        ]
-        for index, (name, values) in enumerate(lines):
-            look = index % len(COLOURS)
+        in_picture = [rule for rule in COLUMNS if not rule.endswith("-adaptive")]
+        for look, rule in enumerate(in_picture):
+            cell = replace(start, attack=attack, rule=rule, eps=0.2)
+            runs_of_rule = [run for each, run in runs.items() if replace(each, rounds=start.rounds) == cell]
+            if not runs_of_rule:
+                continue
+            name, values = COLUMNS[rule], [one[field] for one in runs_of_rule[0]["history"]]
             style = {"color": COLOURS[look], "linestyle": DASHES[look], "marker": MARKS[look]}
             every = max(1, len(values) // 8)
             axes.plot(range(1, len(values) + 1), values, **style, label=name, markersize=4, markevery=every)
