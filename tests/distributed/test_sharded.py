@@ -112,9 +112,20 @@ def test_under_fsdp_gradients_are_nan_until_there_is_a_verdict(four: Ranks) -> N
 
 
 def test_under_fsdp_copies_of_gradients_are_refused(four: Ranks) -> None:
-    for failure in four.attempt(sharded_jobs.fsdp_accumulated):
+    for failure in four.attempt(sharded_jobs.fsdp_accumulated, 2):
         assert failure.kind == "BadModel"
         assert "accumulated over several backwards" in failure.message
+
+
+def test_under_fsdp_gradients_that_are_exchanged_once_may_be_accumulated(four: Ranks) -> None:
+    once, twice = (four(sharded_jobs.fsdp_accumulated, count, False)[0] for count in (1, 2))
+    assert twice == pytest.approx(2 * once, abs=1e-6)
+
+
+def test_under_fsdp_a_verdict_needs_gradients(four: Ranks) -> None:
+    for failure in four.attempt(sharded_jobs.fsdp_accumulated, 0):
+        assert failure.kind == "BadRows"
+        assert "call finish() once after backward()" in failure.message
 
 
 @pytest.mark.parametrize("factor", [1.0, -30.0, float("nan")])

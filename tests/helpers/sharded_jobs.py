@@ -133,15 +133,18 @@ def fsdp_without_finish() -> bool:
     return bool(np.isnan(whole_gradient(model)).all())
 
 
-def fsdp_accumulated() -> None:
-    """Two backwards before finish."""
+def fsdp_accumulated(backwards: int, synced: bool = True) -> NDArray[Any]:
+    """Some backwards before finish, of which all or the last alone exchange gradients."""
     model = net()
-    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(model, mesh=mesh)
     guard = Guard(f=1).attach(model)
     x, y = batch(dist.get_rank())
-    for _ in range(2):
+    for left in reversed(range(backwards)):
+        model.set_requires_gradient_sync(synced or left == 0)
         (model(x) - y).square().mean().backward()
     guard.finish()
+    return whole_gradient(model)
 
 
 def hsdp(factors: list[float]) -> dict[str, Any]:

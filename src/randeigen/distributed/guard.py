@@ -20,7 +20,7 @@ from randeigen.distributed.peers import Peers, as_peers
 from randeigen.distributed.rank_rows import RankRows, check_rule
 from randeigen.distributed.tensors import Local, local_tensors, packed
 from randeigen.distributed.trust import Trust
-from randeigen.errors import BadFraction, BadModel, BadParameter, RandEigenError, TooManyCorrupt
+from randeigen.errors import BadFraction, BadModel, BadParameter, BadRows, RandEigenError, TooManyCorrupt
 from randeigen.pipeline import Options, checked_seed, run
 from randeigen.rules import RandEigen, Rule
 from randeigen.types import Array
@@ -165,6 +165,8 @@ class Guard:
         DDP's hook calls it with the last bucket. Under FSDP2 the loop does, after backward().
         """
         rows = self._connect()
+        if not rows.buckets and rows.n > 1:  # FSDP leaves the gradients of a lone rank to itself
+            raise BadRows("there is nothing to judge; call finish() once after backward(), under FSDP2 only.")
         if self._sharded is not None:
             if not self._coin:
                 shape = [bucket.received for bucket in rows.buckets]
