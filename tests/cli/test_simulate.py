@@ -253,6 +253,8 @@ def test_the_records_can_be_had_on_stdout(tmp_path: Path) -> None:
         (("--task", "cifar"), "there is no task 'cifar'"),
         (("--rule", "krumm"), "did you mean 'krum'"),
         (("--eps", "0.6"), "[0, 0.5)"),
+        (("--f", "5"), "fewer than half of the 10 clients"),
+        (("--f", "1", "--eps", "0.2"), "one of eps and f"),
         (("--server", "lamb"), "there is no server"),
         (("--device", "abacus"), "is not known"),
         (("--clients", "5000"), "cannot share"),

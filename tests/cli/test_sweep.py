@@ -97,6 +97,12 @@ def test_what_cannot_run_is_refused_before_anything_runs(settings: dict[str, obj
         Sweep(settings).configs()
 
 
+def test_f_is_a_number_of_byzantine_clients() -> None:
+    assert [config.eps for config in Sweep({"f": [1, 2], "clients": 10}).configs()] == [0.1, 0.2]
+    with pytest.raises(BadParameter, match="one of eps and f"):
+        Sweep({"f": [1], "eps": 0.2}).configs()
+
+
 def test_nothing_to_sweep_is_a_mistake_of_the_call(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["sweep", "--out", str(tmp_path)])
     assert told.exit_code == 2

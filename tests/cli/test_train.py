@@ -189,6 +189,8 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("--defence", "prayer"), "there is no defence 'prayer'"),
         (("--start", "yesterday"), "not one of 'scratch', 'pretrained'"),
         (("--eps", "0.7"), "eps=0.7"),
+        (("--f", "400"), "fewer than half of the 649 images"),
+        (("--f", "1", "--eps", "0.05"), "one of eps and f"),
         (("--lr", "-1"), "positive"),
         (("--device", "abacus"), "is not known"),
     ],
