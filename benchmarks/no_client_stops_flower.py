@@ -80,16 +80,31 @@ def counter(steps: Any) -> str:
 
 
 def over_the_wire(federation: Any, faults: list[str]) -> dict[str, dict[str, Any]]:
-    """Every fault under both strategies, several ServerApps at once."""
+    """Every fault under both strategies, those with a node that never answers after all others."""
     lines: dict[str, dict[str, Any]] = {fault: {} for fault in faults}
+    for last in (False, True):
+        some = [fault for fault in faults if (fault in LAST) == last]
+        run_at_once(federation, {"stock": [f for f in some if f != STALLS_STOCK], "ours": some}, lines)
+    if STALLS_STOCK in lines:
+        done = federation.run(STALLED_AFTER, fault=STALLS_STOCK, strategy="stock", rounds=1, timeout=12.0)
+        ended = done["status"].removeprefix("finished:")
+        lines[STALLS_STOCK]["stock"] = {"ended": ended, "seconds": done["seconds"]}
+    for ways in lines.values():
+        for way in WAYS:
+            ways.setdefault(way, {"ended": "stalled"})
+    return lines
+
+
+def run_at_once(federation: Any, faults: dict[str, list[str]], lines: dict[str, dict[str, Any]]) -> None:
+    """Several ServerApps of each strategy share the faults; what they write goes into `lines`."""
     runs = []
     for way in WAYS:
-        listed = [fault for fault in faults if fault != STALLS_STOCK or way == "ours"]
         for part in range(RUNS_AT_ONCE):
-            out = federation.folder / f"{way}-{part}.jsonl"
-            some, strategy = ",".join(listed[part::RUNS_AT_ONCE]), "robust" if way == "ours" else "stock"
-            run = federation.submit(faults=some, strategy=strategy, rounds=ROUNDS, out=str(out))
-            runs.append((way, out, run))
+            if some := ",".join(faults[way][part::RUNS_AT_ONCE]):
+                out = federation.folder / f"{way}-{part}-{some[:20]}.jsonl"
+                strategy = "robust" if way == "ours" else "stock"
+                run = federation.submit(faults=some, strategy=strategy, rounds=ROUNDS, out=str(out))
+                runs.append((way, out, run))
     end = time.monotonic() + MAX_SECONDS
     while True:
         over = all(federation.is_over(run) for _, _, run in runs)
@@ -100,16 +115,8 @@ def over_the_wire(federation: Any, faults: list[str]) -> dict[str, dict[str, Any
                     lines[done["fault"]][way] = outcome_of(done)
                     print(f"{way:<6}{done['fault']:<18}{done['status']}, {done['seconds']} s", flush=True)
         if over or time.monotonic() > end:
-            break
+            return
         time.sleep(1.0)
-    if STALLS_STOCK in lines:
-        done = federation.run(STALLED_AFTER, fault=STALLS_STOCK, strategy="stock", rounds=1, timeout=12.0)
-        ended = done["status"].removeprefix("finished:")
-        lines[STALLS_STOCK]["stock"] = {"ended": ended, "seconds": done["seconds"]}
-    for ways in lines.values():
-        for way in WAYS:
-            ways.setdefault(way, {"ended": "stalled"})
-    return lines
 
 
 def outcome_of(done: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +181,7 @@ def main() -> int:
         began = time.monotonic()
         processes = import_module("flower_processes")
         with tempfile.TemporaryDirectory() as name, processes.Federation(Path(name) / "f", warm=True) as them:
-            lines = over_the_wire(them, sorted(faults, key=LAST.__contains__))
+            lines = over_the_wire(them, faults)
             record["killed"] = kills(them, Path(name))
         record["seconds"] = round(time.monotonic() - began)
         survived = record["killed"]["resumed_run"] == "completed" and not record["killed"]["declined"]
