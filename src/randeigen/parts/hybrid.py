@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_host, like
+from randeigen.backend.arrays import as_float64, as_host, like
 from randeigen.backend.batched import beside, stacked, where_true
 from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
 from randeigen.backend.random_streams import Stream
@@ -87,7 +87,8 @@ class HybridJudge:
             else:  # a product on a GPU may be TF32, and one of many small matrices is slow
                 apart = some - (some * w[:, None]).sum(1)[:, None]
                 squares.append(apart.square_().sum(2))
-        return np.asarray(as_host(stacked(squares)) @ self.inner.prior[live])
+        distances = as_float64(stacked(squares))
+        return np.asarray(as_host(distances @ beside(self.inner.prior[live], distances)))
 
     def _large(self, pieces: Any, first: int, most: float) -> list[tuple[Index, Judged]]:
         rng = np.random.default_rng([self.inner.seed, Stream.PARTS, first])
