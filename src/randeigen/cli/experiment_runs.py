@@ -27,6 +27,11 @@ UPDATE_SECONDS = 0.1  # between two updates of the line on a terminal
 Record = TypeVar("Record", bound="RunRecord[Any, Any]")
 
 
+def without_none(**options: Any) -> dict[str, Any]:
+    """The options that were given; the others are left to their defaults."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class FinishedRun(Generic[Record]):
     """A record, and the name that its files have in the folder."""

@@ -31,11 +31,6 @@ TableAsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout instea
 RecordsAsJson = Annotated[bool, typer.Option("--json", help="The records on stdout instead of a table.")]
 
 
-def without_none(**options: Any) -> dict[str, Any]:
-    """The options that were given; the others are left to their defaults."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 @dataclass(frozen=True)
 class AggregateOptions:
     """Everything but the files that decides a verdict."""

@@ -18,8 +18,9 @@ from randeigen.cli.experiment_runs import (
     RunFolder,
     print_records,
     resumable,
+    without_none,
 )
-from randeigen.cli.options import Corrupt, Device, Fresh, RecordsAsJson, Seed, without_none
+from randeigen.cli.options import Corrupt, Device, Fresh, RecordsAsJson, Seed
 from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
 from randeigen.registry import build_rule, without_digest

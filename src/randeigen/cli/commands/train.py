@@ -17,8 +17,9 @@ from randeigen.cli.experiment_runs import (
     RunFolder,
     print_records,
     resumable,
+    without_none,
 )
-from randeigen.cli.options import Corrupt, Device, Fresh, RecordsAsJson, Seed, without_none
+from randeigen.cli.options import Corrupt, Device, Fresh, RecordsAsJson, Seed
 from randeigen.lab.config import Defence, Start
 
 if TYPE_CHECKING:
