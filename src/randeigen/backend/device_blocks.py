@@ -138,9 +138,8 @@ class Leaves:
     @cached_property
     def addresses(self) -> NDArray[np.int64]:
         """(leaves, n), 0 where there is nothing."""
-        return np.array(
-            [[0 if leaf is None else leaf.data_ptr() for leaf in rows] for rows in self.leaves], np.int64
-        )
+        starts = [0 if leaf is None else leaf.data_ptr() for rows in self.leaves for leaf in rows]
+        return np.array(starts, np.int64).reshape(len(self.leaves), -1)
 
     def largest_magnitudes(self) -> Any:
         """(n,) the largest magnitude of each row on the device; NaN if it holds one or cannot be read."""
