@@ -171,7 +171,7 @@ class GramGeometry(MeasuredGeometry):
         trace = float(row_variances.sum())
         if trace <= CENTRING_ROUNDING * self._mean_square(weights):  # rounding is all there is
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
-        if settled:
+        if settled and self.n > MAX_DENSE_ROWS:
             settled *= median(row_variances[weights > 0])
         top = top_of_covariance(covariance, root_weights, self.start, settled)
         projected = project_rows(covariance, root_weights, top.vector)
@@ -238,10 +238,9 @@ class GramGeometry(MeasuredGeometry):
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩, which has the eigenvalues of Σ_w; and the roots of the weights."""
         inner = self.inner_products()
         w = weights / weights.sum()
-        root_weights, pair = np.sqrt(w), np.ones((2, self.n))
-        np.matmul(inner, w, out=pair[0])
-        pair[0] -= w @ pair[0] / 2
-        covariance = pair.T @ pair[::-1]  # all sums of two: BLAS is faster at them than numpy line by line
+        root_weights, shift = np.sqrt(w), inner @ w
+        shift -= w @ shift / 2
+        covariance = shift[:, None] + shift
         np.subtract(inner, covariance, out=covariance)
         covariance *= outer(1.0, root_weights)
         return covariance, root_weights
