@@ -30,10 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROUNDS, POINT = 3, 0.01
 NODES = {"min_available_nodes": 5, "min_train_nodes": 5, "min_evaluate_nodes": 5}
 RUNS_AT_ONCE = 3  # ServerApps of each strategy: most of a round is waiting for the next poll
-MAX_SECONDS = 1800  # for all faults with real processes
-STALLED_AFTER = 60  # seconds, of a run whose rounds have 12
-STALLS_STOCK = "wire-unsent"  # no timeout ends this one, so it gets a run of its own
-LAST = ("dies", "hangs", STALLS_STOCK)  # a node that never answers one run is slow to answer the next
+MAX_SECONDS, MAX_SECONDS_OF_ONE = 1200, 90  # for all faults of nodes that answer; for one of the others
 WAYS = ("stock", "ours")
 
 
@@ -79,34 +76,29 @@ def counter(steps: Any) -> str:
     return "right" if abs(float(steps) - 2 * ROUNDS) < 0.01 else str(steps)
 
 
-def over_the_wire(federation: Any, faults: list[str]) -> dict[str, dict[str, Any]]:
-    """Every fault under both strategies, those with a node that never answers after all others."""
+def over_the_wire(federation: Any, faults: list[str], never_answer: set[str]) -> dict[str, dict[str, Any]]:
+    """Every fault under both strategies; nodes that never answer come last, and are started anew."""
     lines: dict[str, dict[str, Any]] = {fault: {} for fault in faults}
-    for last in (False, True):
-        some = [fault for fault in faults if (fault in LAST) == last]
-        run_at_once(federation, {"stock": [f for f in some if f != STALLS_STOCK], "ours": some}, lines)
-    if STALLS_STOCK in lines:
-        done = federation.run(STALLED_AFTER, fault=STALLS_STOCK, strategy="stock", rounds=1, timeout=12.0)
-        ended = done["status"].removeprefix("finished:")
-        lines[STALLS_STOCK]["stock"] = {"ended": ended, "seconds": done["seconds"]}
-    for ways in lines.values():
-        for way in WAYS:
-            ways.setdefault(way, {"ended": "stalled"})
+    run_at_once(federation, [fault for fault in faults if fault not in never_answer], MAX_SECONDS, lines)
+    for fault in never_answer.intersection(faults):
+        federation.stop("node0")
+        federation.start_node(0)
+        run_at_once(federation, [fault], MAX_SECONDS_OF_ONE, lines)
     return lines
 
 
-def run_at_once(federation: Any, faults: dict[str, list[str]], lines: dict[str, dict[str, Any]]) -> None:
+def run_at_once(federation: Any, faults: list[str], seconds: float, lines: dict[str, dict[str, Any]]) -> None:
     """Several ServerApps of each strategy share the faults; what they write goes into `lines`."""
     runs = []
     for way in WAYS:
         for part in range(RUNS_AT_ONCE):
-            if some := ",".join(faults[way][part::RUNS_AT_ONCE]):
-                out = federation.folder / f"{way}-{part}-{some[:20]}.jsonl"
-                strategy = "robust" if way == "ours" else "stock"
-                run = federation.submit(faults=some, strategy=strategy, rounds=ROUNDS, out=str(out))
-                runs.append((way, out, run))
-    end = time.monotonic() + MAX_SECONDS
-    while True:
+            if some := faults[part::RUNS_AT_ONCE]:
+                out = federation.folder / f"{way}-{some[0]}.jsonl"
+                words = {"strategy": "robust" if way == "ours" else "stock", "faults": ",".join(some)}
+                runs.append((way, out, federation.submit(rounds=ROUNDS, out=str(out), **words)))
+    end, over = time.monotonic() + seconds, False
+    while not over and time.monotonic() < end:
+        time.sleep(1.0)
         over = all(federation.is_over(run) for _, _, run in runs)
         for way, out, _ in runs:
             for line in out.read_text().splitlines() if out.exists() else ():
@@ -114,9 +106,12 @@ def run_at_once(federation: Any, faults: dict[str, list[str]], lines: dict[str, 
                 if way not in lines[done["fault"]]:
                     lines[done["fault"]][way] = outcome_of(done)
                     print(f"{way:<6}{done['fault']:<18}{done['status']}, {done['seconds']} s", flush=True)
-        if over or time.monotonic() > end:
-            return
-        time.sleep(1.0)
+    for _, _, run in runs:
+        if not federation.is_over(run):
+            federation.cancel(run)
+    for fault in faults:
+        for way in WAYS:
+            lines[fault].setdefault(way, {"ended": "stalled"})
 
 
 def outcome_of(done: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +176,7 @@ def main() -> int:
         began = time.monotonic()
         processes = import_module("flower_processes")
         with tempfile.TemporaryDirectory() as name, processes.Federation(Path(name) / "f", warm=True) as them:
-            lines = over_the_wire(them, faults)
+            lines = over_the_wire(them, faults, local.faults.NEVER_ANSWERS)
             record["killed"] = kills(them, Path(name))
         record["seconds"] = round(time.monotonic() - began)
         survived = record["killed"]["resumed_run"] == "completed" and not record["killed"]["declined"]
