@@ -137,10 +137,10 @@ class Peak:
             self.bytes = max(self.bytes, anonymous_bytes() - self._before)
 
 
-def anonymous_bytes() -> int:
-    """Memory of this process that no file backs; mapped pages of a file cost nothing. 0 where unknown."""
+def anonymous_bytes(process: int | str = "self") -> int:
+    """Memory of a process that no file backs; mapped pages of a file cost nothing. 0 where unknown."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
         return 0
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
