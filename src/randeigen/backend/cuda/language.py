@@ -50,7 +50,7 @@ class Launch:
         """Run it with these arguments."""
         if self._run is not None:
             # The launcher asks the driver about every tensor; of an address it does not.
-            plain = [number if isinstance(number, (int, float)) else number.data_ptr() for number in numbers]
+            plain = [each.data_ptr() if hasattr(each, "data_ptr") else each for each in numbers]
             self._run(*plain, *self._values, stream=current_stream(self._device))
             return
         compiled = _compiled.get(self._key)
