@@ -31,6 +31,9 @@ OPTIONAL = (
 )
 
 
+LONG_NAME = 8  # bytes
+
+
 def is_absent(module: str) -> bool:
     """Whether a module is not installed; one that is hidden for a test is."""
     return module not in sys.modules and find_spec(module) is None
@@ -115,6 +118,11 @@ def _no_downloads() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(urllib.request, "urlopen", refuse)
         yield
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A name for what may differ from process to process: packed bytes hold the time of packing."""
+    return argname if isinstance(val, bytes) and len(val) > LONG_NAME else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from randeigen import BadParameter, RandEigen, rules
 from randeigen import timing as bench
 from randeigen.timed_rows import leaf_sizes, timed_rows
 from studies import provenance
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 
 def test_every_rule_is_timed_beside_a_plain_mean_of_the_same_rows() -> None:
