@@ -69,7 +69,7 @@ class TestMemory:
         assert 60e6 < peak.bytes < 90e6
 
     def test_a_memmap_of_any_width_takes_less_than_64_mb(self, tmp_path: Path) -> None:
-        import memory_stays_flat
+        from benchmarks import memory_stays_flat
 
         assert memory_stays_flat.extra_mb(2**21, tmp_path) < 64
 
