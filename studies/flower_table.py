@@ -2,7 +2,7 @@
 
     python -m studies.flower_table
 
-reads results/flower-faults.json and results/flower-processes.json, and writes the tables of docs/flower.md.
+reads the records flower-faults, -processes and -overhead, and writes the tables of docs/flower.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ RECORDS = {"faults": RESULTS / "flower-faults.json", "wire": RESULTS / "flower-p
 
 def tables() -> dict[str, str]:
     """Each table by the name of its place in the page."""
-    return {name: table(json.loads(path.read_text())) for name, path in RECORDS.items()}
+    faults = {name: table(json.loads(path.read_text())) for name, path in RECORDS.items()}
+    return faults | {"cost": costs(json.loads((RESULTS / "flower-overhead.json").read_text()))}
 
 
 def table(record: dict[str, Any]) -> str:
@@ -33,6 +34,20 @@ def table(record: dict[str, Any]) -> str:
         lines.append(f"| {fault} | {harm} | {ours['outcome']} | {100 * ours['accuracy']:.1f}% |")
     alone = 100 * record["accuracy_of_the_others_alone"]
     return "\n".join(lines) + f"\n\nThe other four clients alone reach {alone:.1f}%."
+
+
+def costs(record: dict[str, Any]) -> str:
+    """Seconds of the aggregation step, and the peak memory of a process that makes it."""
+    lines = [
+        "| 20 replies of 10 million float32 numbers | stock FedAvg | robust(FedAvg) | ratio | best ratio |"
+    ]
+    lines.append("|---|---:|---:|---:|---:|")
+    for kind, each in record["replies"].items():
+        seconds = " | ".join(f"{each['seconds'][way]:.2f} s" for way in ("stock", "ours"))
+        lines.append(f"| {kind} | {seconds} | {each['time_ratio']:.2f} | {each['best_time_ratio']:.2f} |")
+    peaks = " | ".join(f"{record['peak_mib'][way]:,.0f} MiB" for way in ("stock", "ours"))
+    lines.append(f"| peak memory, replies included | {peaks} | {record['memory_ratio']:.2f} | |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ RESULTS = ROOT / "results"
 RECORDS = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*.json"))
 OF_THE_PAPER = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("paper/**/*.json"))
 # Made from commits that never came into the history as they were; whoever makes one anew takes it out.
-COMMIT_IS_GONE = {"flower-example.json", "flower-processes.json", "language.json"}
+COMMIT_IS_GONE = {"language.json"}
 
 
 def read(name: str) -> Any:
