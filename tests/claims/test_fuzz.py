@@ -42,6 +42,22 @@ def test_no_hostile_input_breaks_a_promise(part: int) -> None:
     assert not tally.failed, told(tally)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        400106396,  # power iteration from a start of 1e89, beside removed rows of 1e135
+        430451024,  # Lanczos on what rounding left of rows that were clipped to nothing
+        450012020,  # a plain mean of rows of ±1e16
+        530001842,  # MeaMed beside float32's largest numbers
+        530002148,  # Phocas beside float64's largest numbers
+    ],
+)
+def test_an_input_that_once_failed_does_not_fail_again(seed: int) -> None:
+    tally = Tally()
+    one(seed, "cpu", tally)
+    assert not tally.failed, told(tally)
+
+
 def test_an_input_is_its_seed() -> None:
     for seed in range(200):
         here, there = inputs.case(seed), inputs.case(seed)

@@ -14,6 +14,7 @@ MAX_LANCZOS_STEPS = 200  # steps after which it stops unconverged, with an allow
 LANCZOS_CHECKS = frozenset(
     (14, 30, 42, 60, 90, 130)
 )  # steps at which convergence is tested: a test costs too
+MOSTLY_ROUNDING = 1e-6  # of the operator: a new direction this short has lost half of its digits
 MAX_GROWTH = 2.0**300  # of an image beyond the first one, whose numbers are about 1
 FAILURE_PROBABILITY = 1e-8  # the chance, over the secret start, that Lanczos' allowance is too small
 MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance it goes on
@@ -61,8 +62,12 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
         new -= np.dot(
             np.dot(earlier, new), earlier
         )  # once more, against all: rounding lets old directions back in
-        links[j] = previous = math.sqrt(new @ new)
+        previous = math.sqrt(new @ new)
         largest = max(largest, abs(diagonal), previous)  # of rounding alone the operator may be negative
+        if previous <= MOSTLY_ROUNDING * largest:  # then what is left is not orthogonal yet
+            new -= np.dot(np.dot(earlier, new), earlier)
+            previous = math.sqrt(new @ new)
+        links[j] = previous
         last = j + 1 == steps or previous <= 1e-14 * largest
         if last or j + 1 in LANCZOS_CHECKS:
             values, vectors = decomposed(tridiagonal[: j + 1, : j + 1])
