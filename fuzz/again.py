@@ -169,7 +169,7 @@ def _answer_of(case: Case) -> Any:
 
 def _may_be_removed_at_once(case: Case) -> bool:
     """Whether a row is about as far out as those removed at once, which is seen from a pivot."""
-    return case.recipe.any_of(PROMISED | CHOOSING) and _nearly_far(case.rows)
+    return case.recipe.any_of(PROMISED | CHOOSING) and _nearly_far(case.rows[case.finite])
 
 
 def _nearly_far(rows: Array) -> bool:
