@@ -217,7 +217,7 @@ def as_rule(rule: RuleLike | None, eps: float | None, f: int | None) -> Rule:
             if rule is None:
                 raise BadFraction(f"give {either}, or a rule; found {_given(eps, f)}.")
             raise BadFraction(
-                f"rule={rule!r} is a name alone: give {either} beside it; found {_given(eps, f)}."
+                f"rule={rule!r} alone is not a rule: give {either} beside it; found {_given(eps, f)}."
             )
         return RandEigen(eps, f) if rule is None else build_rule(rule, eps, f)
     if isinstance(rule, type) and issubclass(rule, (Rule, PreAggregator)):
