@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +37,7 @@ from randeigen.types import Array, Block
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
 
+MAX_WHOLE_PRODUCT_ROWS = 32  # rows: of more, half of the products are saved
 MIN_LOOP_ROWS = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
 NEAR_OVERFLOW = {4: 2.0**125, 8: 2.0**1021}  # the difference of two larger numbers may not be finite
 MAX_PLAIN_EXPONENT = 300  # magnitudes within 2^±this are left in the caller's own units
@@ -112,10 +114,17 @@ def _term(part: Block, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
 
 
 def inner(a: Any, b: Any) -> Any:
-    """a·bᵀ by products of a few columns each. Of a block with itself BLAS does half the work."""
+    """a·bᵀ by products of a few columns each. Of many rows with themselves BLAS does half the work."""
     if not isinstance(a, np.ndarray):
         return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
+    if a is b and 1 < n <= MAX_WHOLE_PRODUCT_ROWS:
+        # BLAS has quick ways for small products, but none for those that are symmetric: two halves are none.
+        half = n // 2
+        total = np.concatenate([inner(a[:half], b), inner(a[half:], b)])
+        below = _below_diagonal(n)
+        total[below] = total.T[below]
+        return total
     step = columns_at_once(n)
     if n < MIN_LOOP_ROWS and width >= 2 * step:
         even = width - width % step
@@ -129,6 +138,11 @@ def inner(a: Any, b: Any) -> Any:
         left = a[:, i : i + step]
         total += left @ (left if a is b else b[:, i : i + step]).T
     return total
+
+
+@lru_cache(maxsize=MAX_WHOLE_PRODUCT_ROWS)
+def _below_diagonal(n: int) -> tuple[NDArray[np.intp], ...]:
+    return np.tril_indices(n, -1)
 
 
 def unlike_pivot(block: Block, index: list[int], pivot_rows: Pivot | None = None) -> list[int]:
