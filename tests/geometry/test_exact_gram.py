@@ -13,7 +13,7 @@ import randeigen
 from clouds import gaussian
 from randeigen import rules
 from randeigen.geometry import measure
-from randeigen.geometry.products import scaled_gram
+from randeigen.geometry.products import products, rounding, scaled_gram
 from randeigen.rows import as_rows
 from randeigen.rows.convert import ArrayRows
 
@@ -270,3 +270,14 @@ def test_equal_rows_are_the_answer_whatever_they_hold(value: float, n: int) -> N
     result = randeigen.aggregate(rows, eps=0.2)
     np.testing.assert_array_equal(result.mean, rows[0])
     assert result.bias_bound <= 1e-12 * value * 20
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 31, 32, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_matrix_of_few_rows_is_symmetric_to_the_bit(n: int, dtype: type) -> None:
+    rows = np.random.default_rng(n).standard_normal((n, 5000)).astype(dtype)
+    gram, exact = products(rows)[:n, :n], rows.astype(np.longdouble)
+    assert np.array_equal(gram, gram.T)
+    norms = np.linalg.norm(rows.astype(float), axis=1)
+    error = abs(gram - (exact @ exact.T).astype(float)) / np.outer(norms, norms)
+    assert error.max() <= rounding(n, 5000, rows.itemsize)
