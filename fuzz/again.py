@@ -85,7 +85,7 @@ def permuted(case: Case, rows: Any, result: Any, error: Any) -> None:
     other = replace(case, rows=case.rows[order], corrupt=case.corrupt[order], odd={})
     if case.odd or "geometry" in case.options or case.recipe.breaks_ties_by_order():
         return
-    again, _ = attempt(lambda: aggregated(other, rows_of(other)))
+    again, _ = attempt(partial(_answer_of, other))
     expect(again is not None, "another order is no other outcome", "refused")
     compare(case, forms.joined(again.mean), forms.joined(result.mean), "another order is the same answer")
 
@@ -105,7 +105,7 @@ def scaled(case: Case, rows: Any, result: Any, error: Any) -> None:
     if not finite.all() or not exact:
         return
     other = replace(case, rows=times)
-    again, _ = attempt(lambda: aggregated(other, rows_of(other)))
+    again, _ = attempt(partial(_answer_of, other))
     expect(again is not None, "scaling is no other outcome", f"refused at 2^{power}")
     back = np.ldexp(forms.joined(again.mean), -power)
     compare(case, back, forms.joined(result.mean), "scaling scales the answer", f"2^{power}")
@@ -124,7 +124,7 @@ def shifted(case: Case, rows: Any, result: Any, error: Any) -> None:
         return
     shift = 10 ** np.random.default_rng([2, case.seed]).uniform(0, 3)
     other = replace(case, rows=case.rows + shift)
-    again, _ = attempt(lambda: aggregated(other, rows_of(other)))
+    again, _ = attempt(partial(_answer_of, other))
     expect(again is not None, "shifting is no other outcome", "refused")
     back = forms.joined(again.mean) - shift
     compare(case, back, forms.joined(result.mean), "shifting shifts the answer", allowed=1e-12 * shift)

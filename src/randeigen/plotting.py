@@ -148,12 +148,9 @@ def draw_inspected_rows(axes: Any, inspection: Inspection) -> None:
     Examples:
         >>> import numpy as np, randeigen
         >>> from matplotlib.figure import Figure
-        >>> from randeigen.plotting import draw_bound_by_eps, draw_inspected_rows
+        >>> from randeigen.plotting import draw_inspected_rows
         >>> rows = np.random.default_rng(0).standard_normal((20, 50))
-        >>> left, right = Figure().subplots(1, 2)
-        >>> inspection = randeigen.inspect(rows)
-        >>> draw_inspected_rows(left, inspection)
-        >>> draw_bound_by_eps(right, inspection)
+        >>> draw_inspected_rows(Figure().subplots(), randeigen.inspect(rows))
     """
     index, points = inspection.plane()
     usual = inspection.enough() or (inspection.opinions[0] if inspection.opinions else None)

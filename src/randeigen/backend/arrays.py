@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import COMPARED_NUMBERS, DEVICE_COMPARED_NUMBERS
+from randeigen.backend.chunking import COMPARED_NUMBERS, DEVICE_COMPARED_NUMBERS, is_host_block
 from randeigen.backend.device_blocks import Leaves
 from randeigen.backend.host_leaves import cast_vector
 from randeigen.types import Array, Block
@@ -100,7 +100,7 @@ def as_host(values: Any) -> Any:
 
 def like(values: NDArray[Any], block: Block) -> Any:
     """The same numbers in the block's library, dtype and device."""
-    if isinstance(block.dtype, np.dtype):
+    if is_host_block(block):
         return values.astype(block.dtype, copy=False)
     return block.new_tensor(values)
 
