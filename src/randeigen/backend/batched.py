@@ -47,6 +47,9 @@ class GeometryBatch(Protocol):
     def squared_distances(self) -> Numbers:
         """(p, n, n) squared distances, never negative."""
 
+    def squared_distances_from_means(self, weights: Numbers) -> Numbers:
+        """(p, n) squared distances from each cloud's mean under (p, n) weights, which sum to 1 in each."""
+
     def squared_norms_from_pivot(self) -> Numbers:
         """(p, n) squared distances from a point near the rows."""
 

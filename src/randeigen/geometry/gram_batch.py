@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_float64, as_host_array, middle_of_three
+from randeigen.backend.arrays import as_float64, as_host, as_host_array, middle_of_three
 from randeigen.backend.batched import (
     Flags,
     Indices,
     Numbers,
-    TopDirections,
     along,
     beside,
     medians,
@@ -25,14 +24,9 @@ from randeigen.backend.batched import (
     where_true,
 )
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS
-from randeigen.geometry.batched_eigen import tops_of_covariances
-from randeigen.geometry.gram import (
-    CENTRING_ROUNDING,
-    SMALLEST_MEAN_SQUARE,
-    START_DIRECTIONS,
-    UNDERFLOW,
-    GramGeometry,
-)
+from randeigen.geometry.batched_eigen import Tops
+from randeigen.geometry.cloud_batch import Centred, CloudBatch
+from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry
 from randeigen.geometry.gram_accumulator import (
     LARGEST_EXACT_SQUARE,
     MAX_PIVOTS,
@@ -41,10 +35,11 @@ from randeigen.geometry.gram_accumulator import (
     random_pairs,
 )
 from randeigen.geometry.products import columns_at_once, rounding
+from randeigen.types import Array
 
 
 @dataclass(frozen=True, eq=False)
-class GramBatch:
+class GramBatch(CloudBatch):
     """The exact Gram matrices of p clouds of n rows, in one unit; a `GeometryBatch`."""
 
     gram: Numbers  # (p, n, n) inner products, measured from a pivot near the rows
@@ -53,14 +48,6 @@ class GramBatch:
     precision: float  # rounding of an entry, relative to the two rows' norms
     floor: float = 0.0  # squared norms below this may have underflowed
     beyond: Flags | None = None  # (p, n) rows that were shortened, being too long to be squared
-
-    @property
-    def p(self) -> int:
-        return int(self.gram.shape[0])
-
-    @property
-    def n(self) -> int:
-        return int(self.gram.shape[1])
 
     def take(self, index: Indices) -> GramBatch:
         beyond = None if self.beyond is None else self.beyond[index]
@@ -77,41 +64,21 @@ class GramBatch:
         xp.einsum("pii->pi", between)[...] = 0.0
         return between
 
-    def rounding_errors(self, weights: Numbers) -> Numbers:
-        squares = self._mean_squares(weights)
-        errors = self.precision * squares + self.floor
-        if bool((squares < SMALLEST_MEAN_SQUARE).any()):
-            errors = errors + UNDERFLOW * ((weights > 0) & (self.squared_norms_from_pivot() > 0)).any(1)
-        if self.beyond is not None:
-            errors = errors + namespace(errors).where((self.beyond & (weights > 0)).any(1), math.inf, 0.0)
-        return errors
+    def squared_distances_from_means(self, weights: Numbers) -> Numbers:
+        """(p, n) from each cloud's weighted mean; the weights of each sum to 1."""
+        to_mean = (self.gram @ weights[:, :, None])[:, :, 0]
+        squares = self.squared_norms_from_pivot() - 2 * to_mean + (weights * to_mean).sum(1)[:, None]
+        return namespace(squares).clip(squares, 0, None)
 
-    def top_directions(self, weights: Numbers) -> TopDirections:
-        covariances, root_weights = self.covariances(weights)
-        xp = namespace(covariances)
-        row_variances = xp.einsum("pii->pi", covariances)
-        traces = row_variances.sum(1)
-        visible = traces > CENTRING_ROUNDING * self._mean_squares(weights)  # else rounding is all there is
-        index = where_true(visible)
-        variances, projections = xp.clip(traces, 0, None), xp.zeros_like(weights)
-        allowances = xp.zeros_like(traces)
-        if len(index):
-            some = slice(None) if len(index) == self.p else index
-            covariances, roots = covariances[some], root_weights[some]
-            tops = tops_of_covariances(covariances, self.start)
-            projected = (covariances @ tops.vectors[:, :, None])[:, :, 0]
-            norms = xp.where(roots > 0, roots * xp.sqrt(tops.values)[:, None], xp.inf)
-            variances[some], projections[some] = tops.values, projected / norms
-            allowances[some] = tops.allowances
-        return TopDirections(variances, projections, medians(row_variances, weights > 0), allowances)
+    def centred(self, weights: Numbers) -> Centred:
+        covariances, roots = self.covariances(weights)
 
-    def variance_limits(self, weights: Numbers) -> Numbers:
-        """(p,) what no direction has more variance than, without a look at any: the Frobenius norm."""
-        covariances, _ = self.covariances(weights)
-        xp = namespace(covariances)
-        traces = xp.einsum("pii->p", covariances)
-        scaled = covariances / traces[:, None, None]
-        return traces * xp.sqrt(xp.einsum("pij,pij->p", scaled, scaled))
+        def projections(tops: Tops, some: Any) -> Numbers:
+            xp, own = namespace(weights), roots[some]
+            projected = (covariances[some] @ tops.vectors[:, :, None])[:, :, 0]
+            return projected / xp.where(own > 0, own * xp.sqrt(tops.values)[:, None], xp.inf)
+
+        return Centred(covariances, namespace(covariances).einsum("pii->pi", covariances), projections)
 
     def influence(self, weights: Numbers, factors: Numbers) -> Numbers:
         """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
@@ -129,9 +96,6 @@ class GramBatch:
         moves = (self.beyond & (weights_a != weights_b)).any(1)
         return namespace(squares).where(moves, math.inf, distances)
 
-    def _mean_squares(self, weights: Numbers) -> Numbers:
-        return (weights * self.squared_norms_from_pivot()).sum(1) / weights.sum(1)
-
     def covariances(self, weights: Numbers) -> tuple[Numbers, Numbers]:
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩ of each cloud, and the roots of its weights."""
         w = weights / weights.sum(1)[:, None]
@@ -143,6 +107,15 @@ class GramBatch:
         covariances *= root_weights[:, :, None]
         covariances *= root_weights[:, None, :]
         return covariances, root_weights
+
+    def summed_gram(self, index: list[int]) -> Array:
+        """(n, n) the inner products of some clouds, added up."""
+        return np.asarray(as_host(self.gram[index].sum(0)))
+
+    def on_host(self) -> GramBatch:
+        """The same in main memory; none of its rows is `beyond`."""
+        gram, prior, start = (as_host(each) for each in (self.gram, self.prior_weights, self.start))
+        return replace(self, gram=gram, prior_weights=prior, start=start)
 
 
 def measured_batch(
@@ -224,7 +197,11 @@ def _measured_from(pivots: Any, pieces: Any) -> tuple[Numbers, Flags]:
     """(p, n, n) inner products measured from (p, w) pivots; (p,) whether no square over- or underflowed."""
     shifted = pieces - pivots[:, None]
     gram = _products(shifted)
-    squares = namespace(gram).einsum("pii->pi", gram)
+    return gram, squares_fit(namespace(gram).einsum("pii->pi", gram), shifted)
+
+
+def squares_fit(squares: Numbers, shifted: Any) -> Flags:
+    """(p,) whether none of the (p, n) squared norms of (p, n, w) pieces over- or underflowed."""
     size = shifted.dtype.itemsize
     fits = (squares < min(LARGEST_EXACT_SQUARE[size], 1e300)).all(1)  # which NaN is not
     small = squares < SMALLEST_EXACT_SQUARE[size]
@@ -232,7 +209,7 @@ def _measured_from(pivots: Any, pieces: Any) -> tuple[Numbers, Flags]:
     if len(doubtful):
         differs = (shifted[doubtful] != 0).any(2)
         fits[doubtful] = ~(small[doubtful] & differs).any(1)
-    return gram, fits
+    return fits
 
 
 def _is_near_by_pairs(gram: Numbers, pairs: tuple[Indices, ...]) -> Flags:

@@ -14,6 +14,7 @@ from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_GRAM_NUMBERS,
 from randeigen.backend.device_blocks import as_matrices
 from randeigen.combine import RowSizes, WeightedSum
 from randeigen.geometry.gram_batch import slices_of
+from randeigen.geometry.point_batch import numbers_of_cloud
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
 from randeigen.parts.judging import Judged
@@ -136,9 +137,10 @@ class Combining:
         """The answer for whole parts of a run from a column on; `kept` sums those without own weights."""
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
-        most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // (n * n))
+        each = numbers_of_cloud(n, w)
+        most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // each)
         if not on_host:  # every cut costs launches; a hybrid measures few of its parts
-            most = DEVICE_GRAM_NUMBERS // (n * n) if kept is None else width // w
+            most = DEVICE_GRAM_NUMBERS // each if kept is None else width // w
         step = max(most, 1) * w
         first = run.part + (start - run.start) // w
         cuts = [(first + at // w, block[:, at : at + step]) for at in range(0, width, step)]

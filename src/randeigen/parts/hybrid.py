@@ -26,7 +26,8 @@ from randeigen.backend.batched import beside, stacked, where_true
 from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch, slices_of
+from randeigen.geometry.gram_batch import GramBatch, as_batch, slices_of
+from randeigen.geometry.point_batch import PointBatch, measured_pieces, numbers_of_cloud
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain
@@ -63,7 +64,9 @@ class HybridJudge:
         most = self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
         with np.errstate(all="ignore"):
             large = np.flatnonzero(~(self._variances(self.inner.in_unit(pieces)[0], most) <= most * most))
-            step = max(DEVICE_GRAM_NUMBERS // pieces.shape[1] ** 2, 1)  # on a host fewer come together anyway
+            step = max(
+                DEVICE_GRAM_NUMBERS // numbers_of_cloud(*pieces.shape[1:]), 1
+            )  # on a host fewer come together anyway
             groups = [large[start : start + step] for start in range(0, large.size, step)]
             return [
                 (group[index], each)
@@ -97,7 +100,7 @@ class HybridJudge:
             return self.inner.measured(pieces[k], first + k)
 
         scaled, fits = self.inner.in_unit(pieces)
-        batch, sound = measured_batch(scaled, rng, in_float64=True)
+        batch, sound = measured_pieces(scaled, rng, in_float64=True)
         sound = sound & beside(fits, scaled)
         good = where_true(sound)
         done = self._standing_out(batch.take(good), most, as_host(good), alone) if len(good) else []
@@ -124,9 +127,13 @@ class HybridJudge:
         return [(number, judged)]
 
     def _standing_out(
-        self, batch: GramBatch, most: float, numbers: Index, geometry_of: Callable[[int], GramGeometry]
+        self,
+        batch: GramBatch | PointBatch,
+        most: float,
+        numbers: Index,
+        geometry_of: Callable[[int], GramGeometry],
     ) -> list[tuple[Index, Judged]]:
-        w = beside(np.tile(self.inner.prior, (batch.p, 1)), batch.gram)
+        w = beside(np.tile(self.inner.prior, (batch.p, 1)), batch.prior_weights)
         some = where_true(~(batch.variance_limits(w) <= most * most))
         if not len(some):
             return []
@@ -137,17 +144,17 @@ class HybridJudge:
             return []
         batch, numbers, variances = batch.take(out), numbers[as_host(out)], as_host(variances[out])
         if batch.p <= MAX_HOST_PARTS:
-            batch = _on_host(batch)
+            batch = batch.on_host()
         judged = self.inner.batch(batch)
         if judged is None:
             alone = [self.inner.alone(geometry_of(number), number) for number in numbers.tolist()]
             return [
-                (numbers[[k]], each._replace(gram=_gram(batch, [k])))
+                (numbers[[k]], each._replace(gram=batch.summed_gram([k])))
                 for k, each in enumerate(alone)
                 if self._worthwhile(each, variances[[k]]).all()
             ]
         own = np.flatnonzero(self._worthwhile(judged, variances)).tolist()
-        return [(numbers[own], judged.take(own)._replace(gram=_gram(batch, own)))] if own else []
+        return [(numbers[own], judged.take(own)._replace(gram=batch.summed_gram(own)))] if own else []
 
     def _worthwhile(self, judged: Judged, variances: Array) -> Any:
         f = max(self.inner.assumed.f, 1)
@@ -161,18 +168,3 @@ def _allowed(geometry: Geometry, w: Array, columns: int) -> float:
     apart = geometry.squared_distances() @ w
     from_mean = np.maximum(apart - w @ apart / 2, 0.0)
     return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns)
-
-
-def _on_host(batch: GramBatch) -> GramBatch:
-    """The same in main memory."""
-    return replace(
-        batch,
-        gram=as_host(batch.gram),
-        prior_weights=as_host(batch.prior_weights),
-        start=as_host(batch.start),
-    )
-
-
-def _gram(batch: GramBatch, index: list[int]) -> Array:
-    """(n, n) the inner products of these parts, added up."""
-    return np.asarray(as_host(batch.gram[index].sum(0)))

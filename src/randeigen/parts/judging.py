@@ -15,7 +15,8 @@ from randeigen.backend.random_streams import Stream
 from randeigen.certificate import distance_to_mean
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_accumulator import GramAccumulator
-from randeigen.geometry.gram_batch import GramBatch, as_batch, measured_batch
+from randeigen.geometry.gram_batch import GramBatch, as_batch
+from randeigen.geometry.point_batch import PointBatch, measured_pieces
 from randeigen.part_certificate import SMALLEST_SQUARE, held_by_heaviest
 from randeigen.pipeline import judge
 from randeigen.rules.base import Assumed, Rule
@@ -33,7 +34,6 @@ class Judged(NamedTuple):
     variances: Array  # (p,) under these weights, with all that the measurement may lack
     rounding: Array  # (p,) what of that is rounding
     influence: Callable[[Array], Array]  # see `Union.add`
-    traces: Array  # (p,) Σ wᵢ‖xᵢ − μ‖²
     to_mean: Array  # (p,) distance of the weighted mean from the plain one
     stops: tuple[str, ...]
     gram: Array | None = None  # (n, n) inner products over all these parts, in a hybrid
@@ -52,7 +52,6 @@ class Judged(NamedTuple):
             self.variances[index],
             self.rounding[index],
             influence,
-            self.traces[index],
             self.to_mean[index],
             tuple(self.stops[k] for k in index),
         )
@@ -81,7 +80,7 @@ class Judge:
                 if not left.size or scaled.shape[1] < MIN_BATCHED_ROWS:
                     break
                 some = scaled if left.size == len(scaled) else scaled[left]
-                batch, sound = measured_batch(some, rng, in_float64)
+                batch, sound = measured_pieces(some, rng, in_float64)
                 good = where_true(sound)
                 judged = self.batch(batch.take(good)) if len(good) else None
                 can = can and (judged is not None or not len(good))
@@ -91,7 +90,7 @@ class Judge:
             left = np.concatenate((left, np.flatnonzero(~fits)))
             if left.size and can and scaled.shape[1] >= MIN_BATCHED_ROWS:
                 some, beyond = self.shortened(pieces[left])
-                batch, sound = measured_batch(some, rng, True)
+                batch, sound = measured_pieces(some, rng, True)
                 batch, good = replace(batch, beyond=beyond), where_true(sound)
                 judged = self.batch(batch.take(good)) if len(good) else None
                 if judged:
@@ -123,9 +122,9 @@ class Judge:
         fits = (scaled * 2.0**self.exponent == near).reshape(len(near), -1).all(1) & beyond.any(1)
         return xp.where(fits[:, None, None], scaled, math.nan), beyond
 
-    def batch(self, batch: GramBatch) -> Judged | None:
+    def batch(self, batch: GramBatch | PointBatch) -> Judged | None:
         """Many parts at once; None where the rule takes one after the other."""
-        prior = beside(self.prior, batch.gram)
+        prior = beside(self.prior, batch.prior_weights)
         batch = replace(batch, prior_weights=batch.prior_weights * prior)
         verdict = self.rule.decide_each(batch, self.assumed.f)
         if verdict is None:
@@ -159,8 +158,11 @@ class Judge:
         if held > 0 and others > 0 and scale:
             bound = judgement.bias_bound / scale / unit
             variance = max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0)
-        judged = _judged(as_batch([cloud]), w, np.array([variance]), (str(judgement.verdict.stop),))
-        if not is_plain(cloud) or not math.isfinite(float(judged.traces[0])):
+        batch = as_batch([cloud])
+        judged = _judged(batch, w, np.array([variance]), (str(judgement.verdict.stop),))
+        with np.errstate(all="ignore"):
+            trace = float(batch.centred(w).row_variances.sum())
+        if not is_plain(cloud) or not math.isfinite(trace):
             judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
         # The variance holds its rounding already; what rounding hides of the influence is added to it.
         rounding = np.array([cloud.rounding_error(w[0])])
@@ -192,23 +194,19 @@ def is_plain(geometry: GramGeometry) -> bool:
     return geometry.beyond is None
 
 
-def _judged(batch: GramBatch, weights: Any, variances: Any, stops: Sequence[str]) -> Judged:
+def _judged(batch: GramBatch | PointBatch, weights: Any, variances: Any, stops: Sequence[str]) -> Judged:
     """What the second pass and the certificate need to know of parts with these weights."""
     xp, p = namespace(weights), len(weights)
     with np.errstate(all="ignore"):
         rounding = batch.rounding_errors(weights)
-        squares = (weights * batch.squared_norms_from_pivot()).sum(1)
-        mean = (weights * (batch.gram @ weights[:, :, None])[:, :, 0]).sum(1)
         even = xp.zeros_like(weights) + 1 / batch.n
         to_mean = batch.distances_between(weights, even)
-        traces = xp.clip(squares - mean, 0, None)
     return Judged(
         weights=to_host_float64(weights),
         scales=np.ones(p),
         variances=to_host_float64(variances + rounding),
         rounding=to_host_float64(rounding),
         influence=lambda factors: to_host_float64(batch.influence(weights, beside(factors, weights))),
-        traces=to_host_float64(traces),
         to_mean=to_host_float64(to_mean),
         stops=tuple(stops),
     )

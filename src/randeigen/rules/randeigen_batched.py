@@ -139,8 +139,7 @@ def _hurried(share: Numbers, batch: GeometryBatch, variances: Numbers, w: Number
     """(k, n) what `hurried_share` gives each cloud."""
     xp = namespace(w)
     weights = w / w.sum(1)[:, None]
-    apart = (batch.squared_distances() @ weights[:, :, None])[:, :, 0]
-    own = weights * xp.clip(apart - (weights * apart).sum(1)[:, None] / 2, 0, None)
+    own = weights * batch.squared_distances_from_means(weights)
     out = xp.maximum(share ** (2 / SHARPNESS), own / variances[:, None])
     out = xp.where(w > 0, out, -1.0)
     order = in_order(-out)

@@ -1,0 +1,79 @@
+"""What is the same of p clouds of n rows, whether their inner products are kept or the points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from randeigen.backend.batched import Flags, Numbers, TopDirections, medians, namespace, where_true
+from randeigen.geometry.batched_eigen import Tops, tops_of_covariances
+from randeigen.geometry.gram import CENTRING_ROUNDING, SMALLEST_MEAN_SQUARE, UNDERFLOW
+
+
+class Centred(NamedTuple):
+    """p clouds seen from their weighted means."""
+
+    covariances: Numbers  # (p, k, k) of one spectrum with those of the columns
+    row_variances: Numbers  # (p, n) wᵢ‖xᵢ − μ‖²
+    projections: Callable[[Tops, Any], Numbers]  # of some clouds' rows along their top directions, by index
+
+
+class CloudBatch:
+    """A `GeometryBatch` but for what depends on what is kept of the clouds."""
+
+    prior_weights: Numbers  # (p, n)
+    start: Numbers  # secret directions from which the search for top directions starts
+    precision: float  # rounding of an inner product, relative to the two rows' norms
+    floor: float  # squared norms below this may have underflowed
+    beyond: Flags | None  # (p, n) rows that were shortened, being too long to be squared
+
+    @property
+    def p(self) -> int:
+        return int(self.prior_weights.shape[0])
+
+    @property
+    def n(self) -> int:
+        return int(self.prior_weights.shape[1])
+
+    def squared_norms_from_pivot(self) -> Numbers:
+        raise NotImplementedError
+
+    def centred(self, weights: Numbers) -> Centred:
+        """The clouds under these weights."""
+        raise NotImplementedError
+
+    def top_directions(self, weights: Numbers) -> TopDirections:
+        centred = self.centred(weights)
+        row_variances, xp = centred.row_variances, namespace(weights)
+        traces = row_variances.sum(1)
+        visible = traces > CENTRING_ROUNDING * self._mean_squares(weights)  # else rounding is all there is
+        index = where_true(visible)
+        variances, projections = xp.clip(traces, 0, None), xp.zeros_like(weights)
+        allowances = xp.zeros_like(traces)
+        if len(index):
+            some = slice(None) if len(index) == self.p else index
+            tops = tops_of_covariances(centred.covariances[some], self.start)
+            variances[some], projections[some] = tops.values, centred.projections(tops, some)
+            allowances[some] = tops.allowances
+        return TopDirections(variances, projections, medians(row_variances, weights > 0), allowances)
+
+    def variance_limits(self, weights: Numbers) -> Numbers:
+        """(p,) what no direction has more variance than, without a look at any: the Frobenius norm."""
+        covariances = self.centred(weights).covariances
+        xp = namespace(covariances)
+        traces = xp.einsum("pii->p", covariances)
+        scaled = covariances / traces[:, None, None]
+        return traces * xp.sqrt(xp.einsum("pij,pij->p", scaled, scaled))
+
+    def rounding_errors(self, weights: Numbers) -> Numbers:
+        squares = self._mean_squares(weights)
+        errors = self.precision * squares + self.floor
+        if bool((squares < SMALLEST_MEAN_SQUARE).any()):
+            errors = errors + UNDERFLOW * ((weights > 0) & (self.squared_norms_from_pivot() > 0)).any(1)
+        if self.beyond is not None:
+            errors = errors + namespace(errors).where((self.beyond & (weights > 0)).any(1), math.inf, 0.0)
+        return errors
+
+    def _mean_squares(self, weights: Numbers) -> Numbers:
+        return (weights * self.squared_norms_from_pivot()).sum(1) / weights.sum(1)
