@@ -238,7 +238,7 @@ class DistanceToMean:
 
     def add(self, answer: Any, block: Block) -> None:
         """The columns of one block."""
-        half = to_host_float64(answer) / 2 - _plain_mean(block) / 2  # no difference of halves overflows
+        half = to_host_float64(answer) / 2 - _half_mean(block)  # no difference of halves overflows
         largest = float(np.abs(half).max(initial=0.0))
         if largest > 0:
             self.add_known(2 * largest * float(np.linalg.norm(half / largest)))
@@ -248,10 +248,10 @@ class DistanceToMean:
         self.distance = math.hypot(self.distance, distance)
 
 
-def _plain_mean(block: Block) -> Array:
-    """(w,) in float64; where the largest numbers overflow in a sum, each is divided first."""
-    mean = _mean_of(block)
-    return mean if np.isfinite(mean).all() else _mean_of(block * (1 / len(block))) * len(block)
+def _half_mean(block: Block) -> Array:
+    """(w,) half of the plain mean, in float64; where numbers overflow in a sum, each is divided first."""
+    half, n = _mean_of(block) / 2, len(block)
+    return half if np.isfinite(half).all() else _mean_of(block * (0.5 / n)) * n
 
 
 def _mean_of(block: Block) -> Array:
