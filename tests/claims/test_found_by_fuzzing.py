@@ -326,3 +326,20 @@ def test_rules_by_column_know_the_distance_to_the_mean_beside_the_largest_number
     exact = result.mean.astype(np.longdouble) - rows.astype(np.longdouble).mean(axis=0)
     norm = float(largest * np.linalg.norm((exact / largest).astype(float)))
     assert result.distance_to_mean == pytest.approx(norm, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [11, 17, 49])
+@pytest.mark.parametrize("name", ["median", "meamed", "phocas", "trimmed-mean", "bulyan"])
+def test_rules_by_column_know_the_distance_to_the_mean_of_rows_that_are_all_the_largest(
+    name: str, n: int
+) -> None:
+    rows = np.full((n, 3), -np.finfo(np.float64).max)
+    assert randeigen.aggregate(rows, rule=name, f=2, seed=0).distance_to_mean <= 1e-13 * -rows[0, 0]
+
+
+@pytest.mark.parametrize("size", [2.0**-86, 1.0, 2.0**86])
+def test_where_the_filter_meets_the_balanced_answer_its_weights_stay(size: float) -> None:
+    ends = gaussian(2, 61, seed=3).astype(np.float32)
+    rows = np.vstack([ends, ends.mean(axis=0)]) * np.float32(size)
+    result = randeigen.aggregate(rows, rule=rules.Balanced(f=1), seed=0)
+    assert result.weights == pytest.approx(np.full(3, 1 / 3), abs=1e-3)

@@ -24,6 +24,7 @@ MAX_VARIANCE_RATIO = 100.0  # sets of more than so many times the least variance
 MAX_PENALTY = 1e100  # times its width: a wide hypothesis is held back by no more than this
 MAX_LIMIT = 1e100  # widths that an answer may be off by: a larger tolerance lets everything pass as well
 LINE_TOLERANCE = 1e-6  # relative variance outside the top direction up to which rows count as on a line
+SAME_POINT = 1e-6  # of the rows' range on a line: answers this close are one, whatever their weights
 TIE = 1e-9  # relative: scores this close are equal, and what is removed is shared between them
 MIN_WIDTH_RATIO = 1e-9  # of the largest width: no hypothesis counts as narrower
 MAX_NEWTON_STEPS, REFINEMENT_STEPS, BISECTION_STEPS = 100, 100, 50
@@ -132,6 +133,8 @@ class Balanced(Rule):
         with np.errstate(over="ignore"):  # a large penalty forbids what is wider
             widths = widths * np.minimum((widths / widths.min()) ** self.wide_penalty, MAX_PENALTY)
         mixture, least = nearest_to_all(apart[:-1, :-1], widths)
+        if off_by(apart, np.append(mixture, 0.0))[-1] <= noise:
+            return start, 0.0  # the filter's answer is that one, to rounding
         limit = max(limit, least * (1 + TIE))
 
         def within(share: float) -> bool:
@@ -175,6 +178,8 @@ def balance_on_line(
     between = np.array([part, 1 - part]) @ (inside / inside.sum(axis=1, keepdims=True))
     limit = max(limit, least * (1 + TIE))
     begin, end = float(start[order] @ x), float(between @ x)
+    if abs(begin - end) <= SAME_POINT * np.ptp(x):
+        return start, 0.0
     share = least_share(
         lambda share: bool((abs((1 - share) * begin + share * end - means) <= limit * widths).all())
     )
