@@ -124,10 +124,12 @@ def _through_layers(model: Any, parameters: Sequence[Tensor], images: Tensor) ->
     while layers:
         layer = layers.pop(0)
         if x.is_cuda and _is_block(layer, *layers[:2]) and stacked_cuda.takes(x, left[0], layer.padding[0]):
-            x = stacked_cuda.block(x, left.pop(0), left.pop(0), layer.padding[0])
             del layers[:2]
-            if not (_is_block(*layers[:3]) and stacked_cuda.takes(x, left[0], layers[0].padding[0])):
-                x = x[..., : layer.out_channels]
+            more = _is_block(*layers[:3])
+            dtype = torch.bfloat16 if more else torch.float32
+            x = stacked_cuda.block(x, left.pop(0), left.pop(0), layer.padding[0], dtype)
+            if not (more and stacked_cuda.takes(x, left[0], layers[0].padding[0])):
+                x = x[..., : layer.out_channels].float()
         elif isinstance(layer, nn.Conv2d):
             x = _Convolve.apply(x, left.pop(0), layer.padding[0])
             x = x + left.pop(0)[:, None, None, None] if layer.bias is not None else x

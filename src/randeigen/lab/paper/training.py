@@ -94,8 +94,13 @@ def run_job(
                 progress(f"epoch {metrics.epoch}: accuracy {metrics.accuracy:.3f}")
 
         record = train(config, device=device, checkpoint=checkpoint, progress=report)
-    provenance = {"command": job.command, "commit": commit(), "seconds": round(time.monotonic() - began, 2)}
-    return record and replace(record, made=provenance)
+    if record is None:
+        return None
+    if isinstance(record, FederatedRecord) and len(record.history) < config.rounds:
+        job = replace(job, rounds=len(record.history))  # the time was over
+    command = job.command + ("" if device == "cpu" else f" --device {device}")
+    provenance = {"command": command, "commit": commit(), "seconds": round(time.monotonic() - began, 2)}
+    return replace(record, made=provenance)
 
 
 def _federation(
