@@ -83,8 +83,9 @@ def test_a_geometry_that_is_not_known_is_refused(kind: str) -> None:
         randeigen.aggregate(ROWS, eps=0.1, geometry=kind)  # type: ignore[arg-type]
 
 
-def test_a_projection_that_the_device_draws_is_a_gaussian_one() -> None:
+def test_a_projection_that_the_device_draws_is_a_gaussian_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr("randeigen.geometry.projection.NATIVE_NUMBERS", 256 * 5000)
     rows = torch.from_numpy(ROWS).float()
     projection = GaussianProjection(7, 5000, native=True)
     points = np.zeros((30, 5000))

@@ -24,6 +24,7 @@ HASHES = 4  # entries ±1 per column of the sparse sketch: with one, two heavy c
 CHECK_HASHES = 8  # as many in the sketch behind the certificate: with more, a few columns spoil fewer of them
 FAILURE_PROBABILITY = 1e-7  # that a sketch shortens one fixed vector by more than `distortion` says
 GAUSSIAN_TILE = 256  # columns that one generator fills
+NATIVE_NUMBERS = 2**24  # random numbers that a GPU draws at once: 64 MB
 
 
 def jl_width(d: int, eps_jl: float = EPS_JL) -> int:
@@ -87,10 +88,10 @@ class GaussianProjection:
         import torch  # the block is a tensor, so it is loaded
 
         total = block.new_zeros((block.shape[0], self.k), dtype=torch.float64)
-        generator = torch.Generator(device=block.device)
-        for tile, inside, at in _tiles(columns, GAUSSIAN_TILE):
+        generator, width = torch.Generator(device=block.device), max(NATIVE_NUMBERS // self.k, GAUSSIAN_TILE)
+        for tile, inside, at in _tiles(columns, width):
             generator.manual_seed(int(tile_generator(self._key, tile).integers(2**62)))
-            normals = torch.randn((GAUSSIAN_TILE, self.k), generator=generator, device=block.device)
+            normals = torch.randn((width, self.k), generator=generator, device=block.device)
             total += block[:, at] @ normals[inside].to(block.dtype)
         return total
 
