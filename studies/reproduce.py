@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from randeigen.lab.paper.cells import IMAGES, chosen
+from randeigen.lab.paper.cells import IMAGES, POISONS, chosen
 from randeigen.lab.paper.planes import planes
 from randeigen.lab.paper.record_text import short, write_record
 from randeigen.lab.paper.report import markdown_parts
@@ -59,8 +59,15 @@ def _dfba(seeds: Sequence[int]) -> Iterator[Job]:
                 yield Job(cell, seed)
 
 
+def _matching(seeds: Sequence[int]) -> Iterator[Job]:
+    for seed in seeds:
+        yield from (Job(cell, seed) for cell in chosen("table:centralized", ["mnist/gradient-matching/*"]))
+
+
 def _seconds(job: Job) -> float:
     """About how long a job takes: a round 0.2 s, and more for what trains or decides longer."""
+    if job.cell.attack in POISONS:
+        return 100.0
     more = {"mpa": 0.2, "dba": 1.0, "none-dba": 1.0, "filtering": 1.0, "filtering-adaptive": 1.0}
     each = 0.2 + more.get(job.cell.attack, 0.0) + more.get(job.cell.rule, 0.0)
     return each * float(job.config.rounds)
@@ -73,6 +80,7 @@ DBA_ROUNDS = 15  # at its authors' rate and batches of 10 the model has converge
 PASSES: dict[str, Callable[[], Iterable[Job]]] = {
     "default": lambda: _images(QUICK, ["randeigen"], [0, 1, 2]),
     "clean": lambda: _images(("none",), ["none"], [0, 1, 2]),
+    "matching": lambda: _matching([0, 1, 2]),  # a cell of this is not cut
     "baselines": lambda: _images(QUICK, BASELINES, [0]),
     "undefended": lambda: _images(ATTACKED, ["none"], [0]),
     "dfba": lambda: _dfba([0]),
