@@ -59,6 +59,14 @@ def _dfba(seeds: Sequence[int]) -> Iterator[Job]:
                 yield Job(cell, seed)
 
 
+def _by_eps(seeds: Sequence[int]) -> Iterator[Job]:
+    """Figure 3 at the fractions that the table does not have."""
+    for seed in seeds:
+        for cell in chosen("figure:3"):
+            if cell.eps not in ("0", "0.20"):
+                yield Job(cell, seed, DBA_ROUNDS if cell.attack == "dba" else None)
+
+
 def _matching(seeds: Sequence[int]) -> Iterator[Job]:
     for seed in seeds:
         yield from (Job(cell, seed) for cell in chosen("table:centralized", ["mnist/gradient-matching/*"]))
@@ -86,6 +94,7 @@ PASSES: dict[str, Callable[[], Iterable[Job]]] = {
     "dfba": lambda: _dfba([0]),
     "dba": lambda: _images(("dba",), BASELINES, [0], DBA_ROUNDS),
     "filtering": lambda: _images(QUICK, ["filtering"], [0]),
+    "figure-3": lambda: _by_eps([0]),
     # Other seeds of the same.
     "undefended-seeds": lambda: _images(ATTACKED, ["none"], [1, 2]),
     "dfba-seeds": lambda: _dfba([1, 2]),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from randeigen.lab.charts import Axis, Series, chart, histogram
-from randeigen.lab.paper.cells import EXPERIMENTS, chosen
+from randeigen.lab.paper.cells import EXPERIMENTS, NONE_DBA, Cell
 from randeigen.lab.paper.collect import Records
 from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import Run
@@ -75,10 +76,7 @@ def figure_3(records: Records, name: str = "figure:3") -> list[str]:
         for attack in PANELS_3:
             series = []
             for cell in (c for c in cells if c.dataset == dataset and c.attack == attack):
-                runs = records.runs(cell)
-                if not runs and cell.eps == "0.20":  # the same federation as in the table
-                    table = "table:small" if dataset == "digits" else "table:images"
-                    runs = records.runs(chosen(table, [f"{dataset}/{attack}/randeigen"])[0])
+                runs = records.runs(cell) or records.runs(in_table(cell))
                 series += [line(f"eps {cell.eps}", runs)] if runs else []
             axes = (
                 Axis("round", low=0.0, high=float(rounds), whole=True),
@@ -86,6 +84,19 @@ def figure_3(records: Records, name: str = "figure:3") -> list[str]:
             )
             figures.append(chart(f"{dataset}, {attack}", series, *axes))
     return figures
+
+
+def in_table(cell: Cell) -> Cell:
+    """The cell of the table that is the same federation as this one of Figure 3, at eps 0 and 0.20."""
+    table = "table:small" if cell.dataset == "digits" else "table:images"
+    if cell.eps == "0.20":
+        return replace(cell, experiment=table, eps="0.2")
+    own_model = cell.attack == "dba" and cell.dataset != "digits"
+    return (
+        replace(cell, experiment=table, attack=NONE_DBA if own_model else "none")
+        if not float(cell.eps)
+        else cell
+    )
 
 
 def figure_4(records: Records) -> list[str]:
