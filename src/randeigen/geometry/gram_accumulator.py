@@ -19,18 +19,17 @@ from randeigen.backend.arrays import as_host_array, largest_magnitudes, median, 
 from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
+from randeigen.geometry.odd_rows import gram_of_scaled_rows, unlike_pivot
 from randeigen.geometry.products import (
     UNSET,
     Pivot,
     ScaledGram,
     added,
     at_exponents,
-    gram_of_scaled_rows,
     nothing,
     rounding,
     scale_exponent,
     scaled_gram,
-    unlike_pivot,
     without,
 )
 from randeigen.types import Array, Block, Geometry, GeometryKind, Mask, Progress, Rows, Statistic

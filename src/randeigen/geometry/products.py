@@ -21,25 +21,23 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import (
     UNIT_ROUNDOFF,
-    as_float64,
     as_host_array,
     bordered,
     largest_exponent,
-    largest_magnitudes,
-    median_of_columns,
     middle_of_three,
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
-from randeigen.backend.device_blocks import as_matrix
+from randeigen.backend.chunking import parallel_map, parts
 from randeigen.types import Array, Block
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
 
-MAX_WHOLE_PRODUCT_ROWS = 32  # rows: of more, half of the products are saved
+MAX_PANELLED_ROWS = 128  # rows: of more BLAS's own symmetric product is as quick
+PANEL_ROWS = 16  # rows of a panel
+SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its operands
+CACHE_LINE_NUMBERS = 16  # numbers of float32 that a line of the cache holds
 MIN_LOOP_ROWS = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
-NEAR_OVERFLOW = {4: 2.0**125, 8: 2.0**1021}  # the difference of two larger numbers may not be finite
 MAX_PLAIN_EXPONENT = 300  # magnitudes within 2^±this are left in the caller's own units
 UNSET = -(2**20)  # the exponent of a line in which nothing has been measured yet
 
@@ -81,9 +79,9 @@ def scaled_gram(
     terms = parallel_map(lambda part: _term(part, pivot_rows), cut)
     exponent = max(term[-1] for term in terms)
     total, to_origin, origin = np.zeros((n, n)), np.zeros(n), 0.0
-    for gram, border, corner, exponent_here in terms:
+    for gram, here, corner, exponent_here in terms:
         total += gram
-        to_origin += np.ldexp(border, exponent_here - exponent)
+        to_origin += np.ldexp(here, exponent_here - exponent)
         origin += np.ldexp(corner, 2 * (exponent_here - exponent))
     exponents = np.append(np.zeros(n, np.int64), exponent)
     measured = ScaledGram(bordered(total, to_origin, origin), exponents)
@@ -110,7 +108,7 @@ def _term(part: Block, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
         return inner(part, part), 0.0, 0.0, UNSET
     pivot = middle_of_three(*(part[i] for i in pivot_rows))
     shifted = np.subtract(part, pivot, out=part if is_copy else None)
-    return inner(shifted, shifted), *_border(shifted, pivot)
+    return inner(shifted, shifted), *border(shifted, pivot)
 
 
 def inner(a: Any, b: Any) -> Any:
@@ -118,19 +116,12 @@ def inner(a: Any, b: Any) -> Any:
     if not isinstance(a, np.ndarray):
         return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
-    if a is b and 1 < n <= MAX_WHOLE_PRODUCT_ROWS:
-        # BLAS has quick ways for small products, but none for those that are symmetric: two halves are none.
-        half = n // 2
-        total = np.concatenate([inner(a[:half], b), inner(a[half:], b)])
-        below = _below_diagonal(n)
-        total[below] = total.T[below]
-        return total
     step = columns_at_once(n)
+    if a is b and 1 < n <= (MAX_PANELLED_ROWS if width >= 2 * step else 2 * PANEL_ROWS):
+        return _by_panels(a, step)
     if n < MIN_LOOP_ROWS and width >= 2 * step:
-        even = width - width % step
-        left = a[:, :even].reshape(a.shape[0], -1, step).swapaxes(0, 1)
-        right = left if a is b else b[:, :even].reshape(n, -1, step).swapaxes(0, 1)
-        total = (left @ right.swapaxes(1, 2)).sum(0)
+        left, right = _side_by_side(a, step), _side_by_side(b, step)
+        total, even = (left @ right.swapaxes(1, 2)).sum(0), width - width % step
         return total if even == width else total + a[:, even:] @ b[:, even:].T
     step = -(-width // -(-width // step))  # products of equal length
     total = a[:, :step] @ b[:, :step].T
@@ -140,76 +131,49 @@ def inner(a: Any, b: Any) -> Any:
     return total
 
 
-@lru_cache(maxsize=MAX_WHOLE_PRODUCT_ROWS)
-def _below_diagonal(n: int) -> tuple[NDArray[np.intp], ...]:
-    return np.tril_indices(n, -1)
+def _by_panels(a: Any, step: int) -> Any:
+    """a·aᵀ, some rows times those before them: BLAS has quick ways for small products, but for no others."""
+    n, width = a.shape
+    step = -(-width // -(-width // step))  # products of equal length, which begin where a cache line does
+    step = min(step + -step % CACHE_LINE_NUMBERS, width)
+    blocks, even = _side_by_side(a, step), width - width % step
+    total = np.empty((n, n), a.dtype)
+    for left, right in _panels(n, step):
+        np.matmul(blocks[:, left], blocks[:, right].swapaxes(1, 2)).sum(0, out=total[left, right])
+        if even < width:
+            total[left, right] += a[left, even:] @ a[right, even:].T
+    above = _above_diagonal(n)
+    total[above] = total.T[above]
+    return total
 
 
-def unlike_pivot(block: Block, index: list[int], pivot_rows: Pivot | None = None) -> list[int]:
-    """Which of these rows differ anywhere from the pivot or, without one, from 0."""
-
-    def unlike(part: Any) -> Any:
-        part = as_matrix(part)
-        pivot = 0 if pivot_rows is None else middle_of_three(*(part[i] for i in pivot_rows))
-        some = part if len(index) == part.shape[0] else part[index]
-        return to_host_float64((some != pivot).any(1))
-
-    cut = parts(block) if is_host_block(block) else pieces(block)
-    differ = np.sum(parallel_map(unlike, cut), axis=0)
-    return [i for i, differs in zip(index, differ.tolist(), strict=True) if differs]
+def _side_by_side(a: Any, step: int) -> Any:
+    """(m, n, step) the same columns, so many at a time; what is left over is not in it."""
+    return a[:, : a.shape[1] - a.shape[1] % step].reshape(a.shape[0], -1, step).swapaxes(0, 1)
 
 
-def gram_of_scaled_rows(
-    piece: Block, index: list[int], pivot_rows: Pivot | str | None, alone: bool
-) -> ScaledGram:
-    """The Gram matrix of some rows, each scaled to a norm near 1 before it is squared.
-
-    For rows whose squares overflow or underflow. Unless `alone`, with all other rows too, whose squares fit;
-    what these are among themselves is left unset. From "median": from the median of each column.
-    """
-    n = piece.shape[0]
-    if not isinstance(piece, np.ndarray):
-        piece = as_float64(piece)  # a GPU's float32 products may be TF32
-    few, down, pivot = piece[index], 0, None
-    if pivot_rows is not None and _may_overflow(few if isinstance(pivot_rows, str) else piece):
-        if piece.dtype.itemsize == 4:  # scaled down, the smallest float32 numbers would be rounded
-            piece, few = piece.astype(np.float64), few.astype(np.float64)
-        else:
-            down = 2
-            few = scaled(few, -down)
-    if pivot_rows is not None:
-        if isinstance(pivot_rows, str):
-            pivot = median_of_columns(few)
-        else:
-            pivot = middle_of_three(*(piece[i] for i in pivot_rows))
-            piece = piece if alone else piece - pivot
-            pivot = scaled(pivot, -down)
-        few = few - pivot
-    own = np.frexp(largest_magnitudes(few))[1].astype(np.int64)
-    few = scaled(few, -own)
-    exponents, lines = np.full(n + 1, UNSET), np.zeros((len(index), n + 1))
-    if not alone:
-        lines[:, :n] = to_host_float64(inner(few, piece))
-        exponents[:n] = 0
-    lines[:, index] = to_host_float64(inner(few, few))
-    exponents[index] = own + down
-    gram = np.zeros((n + 1, n + 1))
-    if pivot is not None:
-        border, corner, exponent = _border(few, pivot)
-        lines[:, n], exponents[n], gram[n, n] = border, exponent + down, corner if alone else 0.0
-    gram[index] = lines
-    gram[:, index] = lines.T
-    return ScaledGram(gram, exponents)
+@lru_cache(maxsize=MAX_PANELLED_ROWS)
+def _panels(n: int, step: int) -> list[tuple[slice, slice]]:
+    """Which rows are multiplied with which: all pairs, one way round, in products small enough for BLAS."""
+    pairs: list[tuple[slice, slice]] = []
+    wide = SMALL_PRODUCT // (PANEL_ROWS * step)
+    for start in range(0, n, PANEL_ROWS):
+        stop = min(start + PANEL_ROWS, n)
+        columns = -(-stop // -(-stop // wide))
+        for j in range(0, stop, columns):
+            right = slice(j, min(j + columns, stop))
+            # A symmetric product is none of the quick ones: two halves are not.
+            middle = (start + stop) // 2 if right == slice(start, stop) else start
+            pairs += [(slice(i, k), right) for i, k in ((start, middle), (middle, stop)) if i < k]
+    return pairs
 
 
-def _may_overflow(piece: Block) -> bool:
-    """Whether the difference of two of these rows may; one that is not finite makes no other overflow."""
-    magnitudes = largest_magnitudes(piece)
-    most = magnitudes[np.isfinite(magnitudes)].max(initial=0.0)
-    return bool(most >= NEAR_OVERFLOW[piece.dtype.itemsize])
+@lru_cache(maxsize=MAX_PANELLED_ROWS)
+def _above_diagonal(n: int) -> tuple[NDArray[np.intp], ...]:
+    return np.triu_indices(n, 1)
 
 
-def _border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
+def border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
     """Products of the rows with the origin, the origin's own, and its exponent.
 
     The pivot's own square may overflow where no difference does, so it is scaled to a norm near 1.
