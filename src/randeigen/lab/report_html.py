@@ -18,6 +18,8 @@ td.bad { background: color-mix(in srgb, #d55e00 26%, var(--paper)) }
 td.near { background: color-mix(in srgb, #e69f00 18%, var(--paper)) }
 td.none { color: var(--soft) } th, td { padding: .3rem .6rem }
 body { max-width: 78rem }
+td.left:first-child, th.left:first-child { position: sticky; left: 0; background: var(--paper) }
+@media (max-width: 40rem) { td.left:first-child { white-space: normal; max-width: 34vw } }
 td small { color: var(--soft); display: block; line-height: 1.25; font-size: .78rem }
 td.words { white-space: normal; min-width: 11rem; text-align: left }
 td a { color: inherit; text-decoration-color: var(--soft) }

@@ -30,6 +30,12 @@ CHOICES = {
         "FILTERING and NO-REGRET cut each row every 1,000 columns and assume sigma = 1e-5, as their "
         "authors do; `filtering-adaptive` is told every chunk's own honest variance."
     ),
+    "centralized": (
+        "The paper's set-up is `randeigen`: every batch filtered, from scratch. One batch has about ten "
+        "examples of a label, all new to the model, which is too little to judge by: it costs accuracy and "
+        "lets some poison pass. The same filter in fine-tuning, or `Suspects`, which judges the whole data "
+        "set between epochs, keeps both. Each is counted from training without a defence."
+    ),
     "gradient-matching": (
         "One target a seed, 1% of the images, a ball of 16/255 and 8 restarts, as printed. With one "
         "target the success is 0 or 100 in each seed."

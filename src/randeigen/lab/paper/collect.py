@@ -29,8 +29,8 @@ class Measured:
     accuracy: Interval
     asr: Interval | None
     seconds: float  # of one aggregation, the median
-    clean: float | None  # the unattacked mean after as many rounds, over the same seeds
-    clean_asr: float | None  # the attack's success on it
+    clean: float | None  # the unattacked mean after as many rounds, over the same seeds; Table 6: undefended
+    clean_asr: float | None  # the attack's success on the unattacked
     kept: float | None  # clients with a weight, the median over rounds
 
     @property
@@ -90,7 +90,14 @@ class Records:
         )
 
     def _clean(self, cell: Cell, run: Run) -> tuple[float, float | None] | None:
-        """Accuracy of the unattacked mean after as many rounds, and the attack's last success rate on it."""
+        """Accuracy of the unattacked mean after as many rounds, and the attack's last success rate on it.
+
+        Poisoned data sets leave the accuracy as it is: their defences are compared with none.
+        """
+        if cell.experiment == "table:centralized":
+            start = "fine-tuning, " if cell.rule.startswith("fine-tuning") else ""
+            undefended = self.runs(replace(cell, rule=f"{start}none"))
+            return next((_accuracy(one) for one in undefended if one.seed == run.seed), None)
         own_model = cell.attack == "dba" and cell.dataset != "digits"
         base = "table:images" if cell.experiment in ("table:dfba", "figure:3") else cell.experiment
         base = "table:small" if cell.experiment == "figure:3-small" else base
@@ -116,6 +123,21 @@ class Records:
         return json.loads(path.read_text()) if path.is_file() else None
 
 
+def _accuracy(run: Run) -> tuple[float, None]:
+    return 100 * run.history[-1]["accuracy"], None
+
+
+def in_table(cell: Cell) -> Cell:
+    """The cell of a table that is the same federation as this one of Figure 3, at eps 0 and 0.20."""
+    if cell.experiment not in ("figure:3", "figure:3-small") or cell.eps not in ("0", "0.20"):
+        return cell
+    table = "table:small" if cell.dataset == "digits" else "table:images"
+    if cell.eps == "0.20":
+        return replace(cell, experiment=table, eps="0.2")
+    own_model = cell.attack == "dba" and cell.dataset != "digits"
+    return replace(cell, experiment=table, attack=NONE_DBA if own_model else "none")
+
+
 def _key(cell: Cell) -> Key:
     eps = "0.2" if cell.experiment == "figure:4" and cell.eps == "0.20" else cell.eps
     return cell.dataset, cell.attack, eps, cell.rule
@@ -132,4 +154,4 @@ def _read(path: Path, seed: int) -> Run | None:
 def share_run(records: Records, cells: Iterable[Cell]) -> tuple[int, int]:
     """How many of these cells have a record, and how many there are."""
     every = list(cells)
-    return sum(bool(records.runs(cell)) for cell in every), len(every)
+    return sum(bool(records.runs(cell) or records.runs(in_table(cell))) for cell in every), len(every)

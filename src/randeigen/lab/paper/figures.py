@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from randeigen.lab.charts import Axis, Series, chart, histogram
-from randeigen.lab.paper.cells import EXPERIMENTS, NONE_DBA, Cell
-from randeigen.lab.paper.collect import Records
+from randeigen.lab.paper.cells import EXPERIMENTS
+from randeigen.lab.paper.collect import Records, in_table
 from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import Run
 from randeigen.lab.tidy import interval
@@ -86,19 +85,6 @@ def figure_3(records: Records, name: str = "figure:3") -> list[str]:
     return figures
 
 
-def in_table(cell: Cell) -> Cell:
-    """The cell of the table that is the same federation as this one of Figure 3, at eps 0 and 0.20."""
-    table = "table:small" if cell.dataset == "digits" else "table:images"
-    if cell.eps == "0.20":
-        return replace(cell, experiment=table, eps="0.2")
-    own_model = cell.attack == "dba" and cell.dataset != "digits"
-    return (
-        replace(cell, experiment=table, attack=NONE_DBA if own_model else "none")
-        if not float(cell.eps)
-        else cell
-    )
-
-
 def figure_4(records: Records) -> list[str]:
     """Accuracy over the rounds on SST-2, a line for each eps."""
     figures = []
@@ -114,8 +100,9 @@ def figure_4(records: Records) -> list[str]:
 
 
 def line(name: str, runs: Sequence[Run]) -> Series:
-    """Accuracy over the rounds that all runs have, with a band over seeds."""
-    rounds = min(run.rounds for run in runs)
+    """Accuracy over the rounds, of the seeds that have the most, with a band over them."""
+    rounds = max(run.rounds for run in runs)
+    runs = [run for run in runs if run.rounds == rounds]
     points = [interval([run.history[t]["accuracy"] for run in runs]) for t in range(rounds)]
     halves = [point.half_width or 0.0 for point in points]
     return Series(

@@ -95,7 +95,9 @@ def _reported(cell: Cell) -> tuple[Reported | None, Reported | None, Reported | 
     return (
         numbers.get((*key, "acc")),
         numbers.get((*key, "asr")),
-        base.get((cell.dataset, "none", "0", "none", "acc")),
+        numbers.get((*key[:3], "none", "acc"))
+        if cell.experiment == "table:centralized"
+        else base.get((cell.dataset, "none", "0", "none", "acc")),
     )
 
 
@@ -110,7 +112,8 @@ def cell_text(one: Beside | None, rounds: int, here: Path) -> TableCell:
         below.append(
             f"paper {one.reported.text}" + (f" / {one.reported_asr.text}" if one.reported_asr else "")
         )
-    if measured.clean is not None and measured.cell.attack != "none":
+    federated = measured.cell.experiment != "table:centralized"  # whose undefended is another column
+    if measured.clean is not None and measured.cell.attack != "none" and federated:
         rate = "" if measured.clean_asr is None or measured.asr is None else f" / {measured.clean_asr:.1f}"
         below.append(f"unattacked {measured.clean:.1f}{rate}")
     if measured.rounds < rounds:
@@ -169,7 +172,8 @@ def seconds_table(records: Records, here: Path) -> Grid:
             records.measured(cell) for cell in chosen("table:images", [f"*/*/{rule}"]) if cell.attack != "dba"
         ]
         seconds = sorted(one.seconds for one in measured if one)
-        printed = [value.value for key, value in numbers.items() if key[3] == rule and key[4] == "time"]
+        name = "randeigen" if rule == "published" else rule
+        printed = [value.value for key, value in numbers.items() if key[3] == name and key[4] == "time"]
         paper = f"{min(printed):g} to {max(printed):g}" if printed else ""
         paper = "below 0.01" if rule == "none" else paper
         ours = f"{seconds[0]:.2g} to {seconds[-1]:.2g}" if seconds else "not run"
