@@ -18,6 +18,7 @@ import json
 import math
 import sys
 import time
+import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -160,7 +161,7 @@ def run_cells(options: argparse.Namespace) -> None:
             try:
                 record = future.result()
             except Exception as error:  # one cell that fails must not cost the sitting
-                print(f"{cell} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                print(f"{cell} failed:", *traceback.format_exception(error), file=sys.stderr, flush=True)
                 if isinstance(error, BrokenProcessPool) and not running:  # a process was killed: start anew
                     pool = ProcessPoolExecutor(options.workers, get_context("spawn"))
                 continue
