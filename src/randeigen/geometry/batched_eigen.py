@@ -42,7 +42,7 @@ def tops_of_covariances(matrices: Numbers, start: Numbers) -> Tops:
     """
     xp = namespace(matrices)
     sizes = xp.einsum("pii->p", matrices)
-    matrices = matrices / sizes[:, None, None]  # of trace 1, so that they can be squared
+    matrices = matrices * (1 / sizes)[:, None, None]  # of trace 1, so that they can be squared
     if xp is np and matrices.shape[1] > MAX_SQUARED_ROWS:
         tops = _by_polynomials(matrices, start)
         left = where_true(~tops.converged)
@@ -69,7 +69,7 @@ def _by_squaring(matrices: Numbers) -> Tops:
                 power = power @ power  # the top eigenvalue is 1/n or more: its 32nd power is a number
                 done += 1
             sizes = xp.einsum("pii->p", power)
-            power = power / sizes[:, None, None]
+            power *= (1 / sizes)[:, None, None]
             logarithms = logarithms + xp.log(sizes) / 2.0**done
         latest = _pairs(matrices, power, xp.exp(logarithms) * (1 + ROUNDING))
         if tops is None:
@@ -90,17 +90,14 @@ def _pairs(matrices: Numbers, power: Numbers, most: Numbers) -> Tops:
     xp = namespace(matrices)
     # The column with the largest diagonal entry holds at least 1/sqrt(n) of the top eigenvector.
     columns = xp.argmax(xp.einsum("pii->pi", power), 1)
-    vectors = along(power, columns[:, None, None])[:, 0, :, None]
+    vectors = along(power, columns[:, None, None])[:, 0]
     for _ in range(POLISHING_STEPS):
-        vectors = matrices @ (vectors / _norms(vectors))
+        vectors = _images(matrices, vectors / _norms(vectors))
     vectors = vectors / _norms(vectors)
-    images = matrices @ vectors
-    values = (vectors * images).sum(1)
-    residuals = _norms(images - values[:, None] * vectors)[:, 0, 0]
-    values = values[:, 0]
-    return Tops(
-        values, vectors[:, :, 0], xp.clip(most - values, 0, None), residuals <= RELATIVE_RESIDUAL * values
-    )
+    images = _images(matrices, vectors)
+    values = _dots(vectors, images)
+    residuals = _norms(images - values[:, None] * vectors)[:, 0]
+    return Tops(values, vectors, xp.clip(most - values, 0, None), residuals <= RELATIVE_RESIDUAL * values)
 
 
 def _by_polynomials(matrices: Any, start: Any) -> Tops:
@@ -118,7 +115,7 @@ def _by_polynomials(matrices: Any, start: Any) -> Tops:
     values, inner = np.linalg.eigh(basis.swapaxes(1, 2) @ image)
     top, inner = values[:, -1].copy(), inner[:, :, -1:]
     vectors = basis @ inner
-    residuals = _norms(image @ inner - top[:, None, None] * vectors)[:, 0, 0]
+    residuals = _norms((image @ inner - top[:, None, None] * vectors)[:, :, 0])[:, 0]
     converged = (residuals <= RELATIVE_RESIDUAL * np.minimum(top, 4 * width)) & (top > high)
     return Tops(top, vectors[:, :, 0].copy(), residuals, converged)
 
@@ -136,7 +133,14 @@ def _grown(matrices: Any, high: Any, block: Any) -> Any:
     return after
 
 
+def _images(matrices: Numbers, vectors: Numbers) -> Numbers:
+    return (matrices @ vectors[:, :, None])[:, :, 0]
+
+
+def _dots(a: Numbers, b: Numbers) -> Numbers:
+    return namespace(a).einsum("pi,pi->p", a, b)
+
+
 def _norms(vectors: Numbers) -> Numbers:
-    """(p, 1, 1) the norms of (p, n, 1) vectors; never 0."""
-    xp = namespace(vectors)
-    return xp.clip(xp.sqrt((vectors * vectors).sum(1)), 1e-300, None)[:, None]
+    """(p, 1) the norms of (p, n) vectors; never 0."""
+    return namespace(vectors).clip(_dots(vectors, vectors) ** 0.5, 1e-300, None)[:, None]

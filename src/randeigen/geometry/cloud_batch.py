@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from randeigen.backend.batched import Flags, Numbers, TopDirections, medians, namespace, where_true
+import numpy as np
+
+from randeigen.backend.batched import Flags, Indices, Numbers, TopDirections, medians, namespace, where_true
 from randeigen.geometry.batched_eigen import Tops, tops_of_covariances
 from randeigen.geometry.gram import CENTRING_ROUNDING, SMALLEST_MEAN_SQUARE, UNDERFLOW
 
@@ -43,12 +45,17 @@ class CloudBatch:
         """The clouds under these weights."""
         raise NotImplementedError
 
+    def take(self, index: Indices) -> CloudBatch:
+        raise NotImplementedError
+
     def top_directions(self, weights: Numbers) -> TopDirections:
+        squares, xp = self._mean_squares(weights), namespace(weights)
+        if xp is np and len(index := np.flatnonzero(squares != 0)) < self.p:
+            return self._directions_of_some(weights, index)
         centred = self.centred(weights)
-        row_variances, xp = centred.row_variances, namespace(weights)
+        row_variances = centred.row_variances
         traces = row_variances.sum(1)
-        visible = traces > CENTRING_ROUNDING * self._mean_squares(weights)  # else rounding is all there is
-        index = where_true(visible)
+        index = where_true(traces > CENTRING_ROUNDING * squares)  # else rounding is all there is
         variances, projections = xp.clip(traces, 0, None), xp.zeros_like(weights)
         allowances = xp.zeros_like(traces)
         if len(index):
@@ -57,6 +64,15 @@ class CloudBatch:
             variances[some], projections[some] = tops.values, centred.projections(tops, some)
             allowances[some] = tops.allowances
         return TopDirections(variances, projections, medians(row_variances, weights > 0), allowances)
+
+    def _directions_of_some(self, weights: Numbers, index: Indices) -> TopDirections:
+        """All other clouds have no row with weight that is not the pivot: most words, most clients lack."""
+        zeros = (np.zeros(self.p), np.zeros_like(weights), np.zeros(self.p), np.zeros(self.p))
+        if len(index):
+            tops = self.take(index).top_directions(weights[index])
+            for values, of_some in zip(zeros, tops, strict=True):
+                values[index] = of_some
+        return TopDirections(*zeros)
 
     def variance_limits(self, weights: Numbers) -> Numbers:
         """(p,) what no direction has more variance than, without a look at any: the Frobenius norm."""

@@ -34,7 +34,7 @@ from randeigen.geometry.gram_accumulator import (
     SMALLEST_EXACT_SQUARE,
     random_pairs,
 )
-from randeigen.geometry.products import columns_at_once, rounding
+from randeigen.geometry.products import MAX_WHOLE_PRODUCT_ROWS, columns_at_once, rounding
 from randeigen.types import Array
 
 
@@ -185,12 +185,22 @@ def _products(shifted: Any) -> Numbers:
     """(p, n, n) inner products in float64, of float32 numbers by products of a few columns each."""
     width, step = shifted.shape[2], columns_at_once(shifted.shape[1])
     if shifted.dtype.itemsize == 8:
-        return shifted @ shifted.swapaxes(1, 2)
+        return product_of_each(shifted)
     total: Any = 0.0
     for start in range(0, width, step):
-        some = shifted[:, :, start : start + step]
-        total = total + as_float64(some @ some.swapaxes(1, 2))
+        total = total + as_float64(product_of_each(shifted[:, :, start : start + step]))
     return total
+
+
+def product_of_each(some: Any) -> Any:
+    """Of each with itself; of few rows in two halves, since BLAS has no quick way for symmetric products."""
+    half = some.shape[1] // 2
+    if not isinstance(some, np.ndarray) or not 1 <= half <= MAX_WHOLE_PRODUCT_ROWS // 2:
+        return some @ some.swapaxes(1, 2)
+    out = np.empty((*some.shape[:2], some.shape[1]), some.dtype)
+    for rows in (slice(0, half), slice(half, None)):
+        np.matmul(some[:, rows], some.swapaxes(1, 2), out=out[:, rows])
+    return out
 
 
 def _measured_from(pivots: Any, pieces: Any) -> tuple[Numbers, Flags]:

@@ -206,8 +206,10 @@ def _rounding(numbers: Any, weights: Any) -> float:
     xp, sums = namespace(numbers), weights.sum(1)
     shares = xp.where(weights > 0, weights / sums[:, None], 0.0)
     squares = (xp.einsum("pnw,pnw->pn", numbers, numbers) * shares).sum(1)
-    unit = 1.0
-    if not 1e-200 < float(squares.max()) < math.inf:  # squares of rows with or without weight do not fit
+    unit, largest = 1.0, float(squares.max())
+    if largest == 0 and not bool(((numbers != 0).any(2) & (weights > 0)).any()):
+        return 0.0
+    if not 1e-200 < largest < math.inf:  # squares of rows with or without weight do not fit
         live = xp.where((weights > 0)[:, :, None], numbers, 0.0)
         unit = float(abs(live).max()) or 1.0
         squares = (((live / unit) ** 2).sum(2) * shares).sum(1)

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_float64, as_host, like
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, like
 from randeigen.backend.batched import beside, stacked, where_true
 from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.gram_batch import GramBatch, as_batch, slices_of
+from randeigen.geometry.gram_batch import GramBatch, as_batch, product_of_each, slices_of
 from randeigen.geometry.point_batch import PointBatch, measured_pieces, numbers_of_cloud
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
@@ -63,7 +63,7 @@ class HybridJudge:
             return []
         most = self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
         with np.errstate(all="ignore"):
-            large = np.flatnonzero(~(self._variances(self.inner.in_unit(pieces)[0], most) <= most * most))
+            large = self._large_ones(self.inner.in_unit(pieces)[0], most)
             step = max(
                 DEVICE_GRAM_NUMBERS // numbers_of_cloud(*pieces.shape[1:]), 1
             )  # on a host fewer come together anyway
@@ -73,6 +73,33 @@ class HybridJudge:
                 for group in groups
                 for index, each in self._large(pieces[group.tolist()], first, most)
             ]
+
+    def _large_ones(self, pieces: Any, most: float) -> Index:
+        """Of which (p, n, w) pieces the variance along all directions together may be above most²."""
+        left = np.arange(len(pieces))
+        if isinstance(pieces, np.ndarray) and pieces.dtype.itemsize >= 4 and 1e-15 < most < 1e15:
+            left = left[~(self._squares(pieces) <= most * most)]
+            if 2 * left.size <= len(pieces):  # else the rows are not near the origin
+                left = left[~(self._frobenius_norms(pieces[left]) <= most * most)]
+        some = pieces if left.size == len(pieces) else pieces[left.tolist()]
+        return left[~(self._variances(some, most) <= most * most)] if left.size else left
+
+    def _squares(self, pieces: Array) -> Array:
+        """(p,) the mean squared norm of the rows, no less than any variance of them."""
+        rounding = pieces.shape[2] * UNIT_ROUNDOFF[pieces.dtype.itemsize]
+        weighted = np.where(self.inner.prior > 0, np.einsum("pnw,pnw->pn", pieces, pieces), 0.0)
+        return weighted.astype(float) @ self.inner.prior * (1 + 2 * rounding)
+
+    def _frobenius_norms(self, pieces: Array) -> Array:
+        """(p,) of the weighted inner products, seen from the origin: no direction has more variance."""
+        live = np.flatnonzero(self.inner.prior)
+        some = pieces if live.size == pieces.shape[1] else pieces[:, live]
+        products = as_float64(product_of_each(some))
+        roots = self.inner.prior[live] ** 0.5
+        products *= roots[:, None] * roots
+        rounding = pieces.shape[2] * UNIT_ROUNDOFF[pieces.dtype.itemsize]
+        norms = np.sqrt(np.einsum("pij,pij->p", products, products))
+        return np.asarray(norms + 2 * rounding * np.einsum("pii->p", products))
 
     def _variances(self, pieces: Any, most: float) -> Array:
         """(p,) of (p, n, w) pieces, along all directions together: more than along one."""
