@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from randeigen import RandEigen, aggregate
 from randeigen.geometry.gram_batch import measured_batch
 from randeigen.partition import Partition
 from randeigen.parts import combining
+from randeigen.parts.hybrid import HybridJudge
 from randeigen.parts.judging import Judge
+from randeigen.rules.base import Assumed
 
 N, WORDS, WIDTH = 20, 300, 16
 LEAVES = [("words", (WORDS, WIDTH)), ("head", (8, WIDTH)), ("bias", (8,))]
@@ -73,6 +77,28 @@ def test_rows_that_few_moved_are_judged_as_alone() -> None:
         own = aggregate(rows[:, part * WIDTH : (part + 1) * WIDTH], rule=RandEigen(eps=0.2), seed=0)
         np.testing.assert_allclose(result.parts.weights[part], own.weights, atol=1e-6)
         assert result.parts.bounds[part] == pytest.approx(own.bias_bound, rel=1e-6, abs=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(3, 40), st.integers(1, 50), st.sampled_from(["f4", "f8"]))
+def test_what_a_hybrid_looks_at_first_is_no_less_than_any_variance(
+    seed: int, n: int, width: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    pieces = (rng.standard_normal((6, n, width)) * 10.0 ** rng.uniform(-3, 3, (6, n, 1))).astype(dtype)
+    w = rng.random(n) * (rng.random(n) < 0.8)
+    w[0] += 0.1
+    w /= w.sum()
+    inner = Judge(RandEigen(f=1), np.arange(n), Assumed(1, 1), 0, w, 0)
+    judge = HybridJudge(inner, 1.0, {})
+    exact = pieces.astype(float) - (w @ pieces.astype(float))[:, None]
+    tops = np.linalg.eigvalsh(np.einsum("pnv,n,pnw->pvw", exact, w, exact))[:, -1]
+    traces = np.einsum("pnw,n,pnw->p", exact, w, exact)
+    assert (judge._squares(pieces) >= traces * (1 - 1e-12)).all()
+    assert (judge._frobenius_norms(pieces) >= tops * (1 - 1e-12)).all()
+    for most in np.sqrt(traces):
+        large = judge._large_ones(pieces, float(most) * 0.999)
+        assert set(large) >= set(np.flatnonzero(tops > most * most)), "a part that stands out was left out"
 
 
 def test_tensors_side_by_side_that_are_one_part_are_read_together() -> None:

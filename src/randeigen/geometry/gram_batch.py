@@ -34,7 +34,7 @@ from randeigen.geometry.gram_accumulator import (
     SMALLEST_EXACT_SQUARE,
     random_pairs,
 )
-from randeigen.geometry.products import MAX_WHOLE_PRODUCT_ROWS, columns_at_once, rounding
+from randeigen.geometry.products import PANEL_ROWS, columns_at_once, rounding
 from randeigen.types import Array
 
 
@@ -195,7 +195,7 @@ def _products(shifted: Any) -> Numbers:
 def product_of_each(some: Any) -> Any:
     """Of each with itself; of few rows in two halves, since BLAS has no quick way for symmetric products."""
     half = some.shape[1] // 2
-    if not isinstance(some, np.ndarray) or not 1 <= half <= MAX_WHOLE_PRODUCT_ROWS // 2:
+    if not isinstance(some, np.ndarray) or not 1 <= half <= PANEL_ROWS:
         return some @ some.swapaxes(1, 2)
     out = np.empty((*some.shape[:2], some.shape[1]), some.dtype)
     for rows in (slice(0, half), slice(half, None)):

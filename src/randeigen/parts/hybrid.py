@@ -88,7 +88,7 @@ class HybridJudge:
         """(p,) the mean squared norm of the rows, no less than any variance of them."""
         rounding = pieces.shape[2] * UNIT_ROUNDOFF[pieces.dtype.itemsize]
         weighted = np.where(self.inner.prior > 0, np.einsum("pnw,pnw->pn", pieces, pieces), 0.0)
-        return weighted.astype(float) @ self.inner.prior * (1 + 2 * rounding)
+        return np.asarray(weighted.astype(float) @ self.inner.prior * (1 + 2 * rounding))
 
     def _frobenius_norms(self, pieces: Array) -> Array:
         """(p,) of the weighted inner products, seen from the origin: no direction has more variance."""
