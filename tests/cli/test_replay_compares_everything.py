@@ -231,6 +231,28 @@ def test_an_answer_that_is_not_the_answer_is_not_confirmed(lie: str, tmp_path: P
     assert "output.sha256" in said
 
 
+@pytest.mark.parametrize("rule", ["randeigen", "median", "nnm+krum"])
+@pytest.mark.parametrize(("factor", "code"), [(1 + 2e-7, 0), (1.01, 1)])
+def test_a_small_number_beside_large_ones_is_held_to_its_own_size(
+    rule: str, factor: float, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "updates").mkdir()
+    for client in range(7):
+        row = np.random.default_rng(client).standard_normal(9000).astype(np.float32)
+        row[3] *= 1e12
+        row[-1] = 2.0 + client / 10
+        np.save(tmp_path / "updates" / f"{client}.npy", row)
+    made = cli("aggregate", tmp_path / "updates", "--f", 1, "--rule", rule, "--out", tmp_path / "mean.npy",
+               "--audit", tmp_path / "audit.json", "--quiet")  # fmt: skip
+    assert made.exit_code == 0, made.output
+    answer = np.load(tmp_path / "mean.npy")
+    answer[-1] *= np.float32(factor)
+    np.save(tmp_path / "mean.npy", answer)
+    content = json.loads((tmp_path / "audit.json").read_text())
+    content["output"]["sha256"] = hashlib.sha256((tmp_path / "mean.npy").read_bytes()).hexdigest()
+    assert replayed(tmp_path, content)[0] == code
+
+
 def test_an_answer_in_a_folder_or_a_pipe_is_not_confirmed_and_not_waited_for(tmp_path: Path) -> None:
     path = answered(tmp_path)
     content = json.loads((tmp_path / "audit.json").read_text())

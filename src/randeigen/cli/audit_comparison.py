@@ -18,10 +18,11 @@ from randeigen.cli.audit_reading import FIRST, INFORMATION, Audit
 from randeigen.cli.console import short
 from randeigen.errors import NO_USABLE_FILE, RandEigenError
 from randeigen.rows.file_rows import FileRows
-from randeigen.types import Stop
+from randeigen.types import Block, Stop
 
 DISTANCE_TOLERANCE = 1e-4  # relative, of distances to the plain mean
 TOLERANCE = 1e-6  # absolute for weights; relative for bounds, scores and answers
+COLUMN_TOLERANCE = 1e-5  # of one number of an answer, relative to the rows' largest in its column
 TEXT_TOLERANCE = 0.011  # relative, of numbers with three digits in a sentence
 NUMBER = re.compile(r"[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
 BYTES = ("sha256", "bytes", "unread")
@@ -200,26 +201,49 @@ def _notes(old: Any, new: Sequence[str]) -> bool:
     )
 
 
-def apart(stored: str, recomputed: str) -> str | None:
-    """How the answer in one file differs from that in another, or None: as machines round, by values."""
+def apart(stored: str, recomputed: str, kept: Sequence[str]) -> str | None:
+    """How the answer in one file differs from that in another, or None: as machines round, by values.
+
+    No number may be off by more than rounding of the rows' own numbers in that column: of the files `kept`.
+    """
     try:
         alone = [FileRows([path], BLOCK_BYTES) for path in (stored, recomputed)]
         if alone[0].dtypes != alone[1].dtypes:
             return "holds other arrays or dtypes than the answer made again"
-        rows = FileRows([stored, recomputed], BLOCK_BYTES)
+        rows, judged = FileRows([stored, recomputed], BLOCK_BYTES), FileRows(kept, BLOCK_BYTES)
     except RandEigenError as error:
         return f"cannot be read as an answer: {error}"
-    largest = furthest = 0.0
+    largest = furthest = beyond = 0.0
     with np.errstate(all="ignore"):
-        for _, block in rows.blocks():
+        for block, others in _side_by_side(rows, judged):
             if rows.unusable:
                 return f"cannot be read as an answer: {next(iter(rows.unusable.values()))}"
             if not np.isfinite(block).all():
                 return "holds numbers that are not finite"
+            off = np.abs(block[0].astype(np.float64) - block[1])
+            sizes = np.abs(others).max(axis=0).astype(np.float64)
             largest = max(largest, float(np.abs(block).max(initial=0.0)))
-            furthest = max(furthest, float(np.abs(block[0].astype(np.float64) - block[1]).max(initial=0.0)))
+            furthest = max(furthest, float(off.max(initial=0.0)))
+            beyond = max(beyond, float(np.where(off <= COLUMN_TOLERANCE * sizes, 0.0, off).max(initial=0.0)))
     if not furthest <= TOLERANCE * largest:
         return f"is {short(furthest / largest)} away from the answer made again, relative to its size"
+    if beyond:
+        return f"is {short(beyond)} away from the answer made again, in a column of smaller numbers"
     one, other = (rows.carried(np.array(weights)) for weights in ((1.0, 0.0), (0.0, 1.0)))
     odd = [name for name in one if not np.array_equal(one[name], other[name])]
     return f"holds other integers in {odd[0]!r:.60} than the answer made again" if odd else None
+
+
+def _side_by_side(one: FileRows, other: FileRows) -> Iterator[tuple[Block, Block]]:
+    """The same columns of both, in blocks."""
+    others = other.blocks()
+    ahead, second = slice(0, 0), np.empty((0, 0))
+    for columns, first in one.blocks():
+        at = columns.start
+        while at < columns.stop:
+            if at >= ahead.stop:
+                ahead, second = next(others)
+            stop = min(columns.stop, ahead.stop)
+            left, right = (slice(at - begin, stop - begin) for begin in (columns.start, ahead.start))
+            yield first[:, left], second[:, right]
+            at = stop

@@ -138,11 +138,14 @@ def _differences(
         for each, file in zip(recomputed["files"], recorded.files, strict=True):
             each["file"] = file
         differences += verdicts(recorded, json.loads(json.dumps(recomputed)))
-        differences += _answer(recorded, out, again, outcome.answer)
+        kept = [path for path, weight in zip(paths, judged.result.weights, strict=True) if weight > 0]
+        differences += _answer(recorded, out, again, outcome.answer, kept)
     return [*changed(recorded, digests), *differences]
 
 
-def _answer(recorded: Audit, out: str, again: str, recomputed: Digest) -> list[Difference]:
+def _answer(
+    recorded: Audit, out: str, again: str, recomputed: Digest, kept: Sequence[str]
+) -> list[Difference]:
     """Compare the recomputed answer with the recorded one: by bytes or, as machines round, by values."""
     stored = digest(out)
     both = {"recorded": recorded.output_sha256, "found": stored.sha256, "recomputed": recomputed.sha256}
@@ -161,7 +164,7 @@ def _answer(recorded: Audit, out: str, again: str, recomputed: Digest) -> list[D
         sentence = f"the answer made again has another SHA-256 than recorded, and {recorded.output} "
         sentence += f"{stored.unread}, so its values could not be compared"
         return [difference("output", "output.sha256", sentence, **both)]
-    if how := apart(out, again):
+    if how := apart(out, again, kept):
         sentence = f"the output {recorded.output} {how}"
         return [difference("output", "output.sha256", sentence, **both)]
     return []
