@@ -26,10 +26,11 @@ def squared_lengths(rows: np.ndarray, seed: int, width: int = WIDTH) -> np.ndarr
     sketch, room = accumulator.sketch, accumulator.sketch.room(len(rows))
     for start in range(0, rows.shape[1], sketch.tile):
         part = rows[:, start : start + sketch.tile]
+        tile, width = sketch.tile_at(start), part.shape[1]
         sketch.inside(room)[:] = 0
-        sketch.inside(room)[:, : part.shape[1]] = part
+        sketch.inside(room)[:, :width] = part * tile.signs[:width]
         points = accumulator.check[:-1], accumulator.choice[:-1]
-        sketch.add(room, sketch.spare(len(rows)), sketch.tile_at(start), *points)
+        sketch.add(room, sketch.spare(len(rows)), tile, *points, start == 0)
     return np.asarray((accumulator.check[:-1].astype(np.float64) ** 2).sum(axis=1))
 
 
@@ -65,7 +66,7 @@ def test_a_comb_that_meets_in_one_fold_loses_that_fold_alone() -> None:
     """The worst that somebody can write who guesses a prime that was drawn: he cannot guess the signs."""
     least = 1.0
     for seed in range(60):
-        primes = [fold.line for fold in FoldedSketch(seed, COLUMNS, WIDTH, 2048).check]
+        primes = [fold.line for fold in FoldedSketch(seed, 1, COLUMNS, WIDTH, 2048).check]
         comb = (np.arange(COLUMNS) % primes[0] == 5) * 1.0
         comb[16384:] = 0  # within a tile
         least = min(least, float(squared_lengths((comb / np.linalg.norm(comb))[None], seed)[0]))
@@ -74,9 +75,9 @@ def test_a_comb_that_meets_in_one_fold_loses_that_fold_alone() -> None:
 
 def test_two_columns_of_a_tile_meet_in_one_fold_at_most() -> None:
     for seed in range(20):
-        lines = sorted(fold.line for fold in FoldedSketch(seed, 10**6, folds.MIN_WIDTH, 2048).check)
+        lines = sorted(fold.line for fold in FoldedSketch(seed, 1, 10**6, folds.MIN_WIDTH, 2048).check)
         assert len(set(lines)) == 4
-        assert lines[0] * lines[1] > folds.TILE_COLUMNS
+        assert lines[0] * lines[1] > folds.MAX_TILE_COLUMNS
 
 
 @pytest.mark.parametrize(("n", "k"), [(60, 300), (200, 500)])

@@ -11,10 +11,13 @@ from randeigen.backend.arrays import median
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.folds import Points
-from randeigen.geometry.gram import Index
+from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
+from randeigen.geometry.products import products
 from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.subspace import GrowingSubspace, projections_on, upper_bound, weighted_sum
 from randeigen.types import Array, TopDirection
+
+MAX_GRAM_ROWS = 600  # rows up to which a Gram matrix of the points takes less time than products with them
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +88,14 @@ class CheckGeometry(SketchGeometry):
 
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         """The variance and its allowance; nobody asks a check for projections."""
+        rng = np.random.default_rng([self.seed, Stream.CHECK_MEASUREMENT])
+        if self.n <= MAX_GRAM_ROWS:
+            points = self.points if self.n == len(self.points) else self.points[self.index]
+            start = rng.standard_normal((self.n, START_DIRECTIONS))
+            top = GramGeometry(products(points), self.prior_weights, start).top_direction(weights)
+            return TopDirection(top.variance, np.zeros(self.n), allowance=top.allowance)
         w = np.zeros(len(self.points))
         w[self.index] = weights / weights.sum()
-        rng = np.random.default_rng([self.seed, Stream.CHECK_MEASUREMENT])
         with single_threaded_blas(0):
             top = upper_bound(self.points, w, rng)
         return TopDirection(top.value, np.zeros(self.n), allowance=top.allowance)

@@ -28,12 +28,11 @@ Points = NDArray[np.float32]
 CHECK_FOLDS, CHECK_LINES = 4, 4
 CHOICE_LINES = 4
 PRIME_SPREAD = 1.4  # primes are drawn from 1/this to this times the width of a line
-TILE_COLUMNS = (
-    2**14
-)  # fewer than the product of any two primes: two columns of a tile meet in one fold at most
-MIN_WIDTH = (
-    16 * 400
-)  # columns of a sketch: then there are enough primes, and all above the root of TILE_COLUMNS
+# Columns of a tile: fewer than the product of any two primes, so two of them meet in one fold at most. Of
+# thousands of rows fewer, since rows in files are copied a tile at a time.
+MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
+MAX_TILE_NUMBERS = 2**26
+MIN_WIDTH = 16 * 400  # columns of a sketch: enough primes, and all above the root of MAX_TILE_COLUMNS
 # |Sx|² ≥ (1 − this)·|x|² for any one x, but for a chance below 1e-6. Of four folds one may be lost: an
 # adversary who knows all but the seed can place columns so that they meet if a certain prime was drawn. What
 # else may be missing is a Gaussian projection's: 5 standard deviations, sqrt(2/k), of what three folds hold.
@@ -62,10 +61,10 @@ class Tile(NamedTuple):
 class FoldedSketch:
     """The secret numbers of both sketches; `add` adds the numbers of one tile to their points."""
 
-    def __init__(self, seed: int, d: int, check_width: int, choice_width: int) -> None:
+    def __init__(self, seed: int, n: int, d: int, check_width: int, choice_width: int) -> None:
         self._key = key_of(seed, Stream.FOLDS)
         rng = tile_generator(self._key, 2**62)
-        tiles = -(-d // TILE_COLUMNS)
+        tiles = -(-d // max(MIN_TILE_COLUMNS, min(MAX_TILE_NUMBERS // n, MAX_TILE_COLUMNS)))
         self.tile = -(-d // tiles)  # tiles of equal size
         lengths = _drawn_primes(check_width // (CHECK_FOLDS * CHECK_LINES), CHECK_FOLDS, rng)
         self.check = _folds(lengths, CHECK_LINES)
@@ -101,19 +100,24 @@ class FoldedSketch:
         return np.empty(rows * self.margin * max(CHECK_LINES, CHOICE_LINES), np.float32)
 
     def add(
-        self, room: Points, spare: Points, tile: Tile, check: Points, choice: Points
+        self, room: Points, spare: Points, tile: Tile, check: Points, choice: Points, first: bool = False
     ) -> NDArray[np.bool_]:
-        """Add one tile of some rows, which is overwritten, to their points; whether each row is finite."""
-        inside = self.inside(room)
-        np.multiply(inside, tile.signs, out=inside)
+        """Add one tile of some rows, times its signs, to their points; whether each row is finite.
+
+        The first tile is written over whatever the points are.
+        """
+        n = len(room)
         folds = [(fold, check) for fold in self.check] + [(fold, choice) for fold in self.choice]
         for (fold, points), offset, mixing in zip(folds, tile.offsets, tile.mixing, strict=True):
-            first = self.margin - offset
-            lines = room[:, first : first + mixing.shape[1] * fold.line]
-            mixed = spare[: len(room) * fold.lines * fold.line].reshape(len(room), fold.lines, fold.line)
-            np.matmul(mixing, lines.reshape(len(room), -1, fold.line), out=mixed)
-            there = points[:, fold.columns]
-            np.add(there, mixed.reshape(len(room), -1), out=there)
+            begin = self.margin - offset
+            lines = room[:, begin : begin + mixing.shape[1] * fold.line].reshape(n, -1, fold.line)
+            there = points[:, fold.columns].reshape(n, fold.lines, fold.line)
+            if first:
+                mixed = np.matmul(mixing, lines, out=there)
+            else:
+                mixed = spare[: there.size].reshape(there.shape)
+                np.matmul(mixing, lines, out=mixed)
+                np.add(there, mixed, out=there)
         # A number that is not finite is in every line of every fold.
         return np.asarray(np.isfinite(mixed[:, 0].sum(axis=1)))
 
@@ -158,17 +162,17 @@ def median_of_rows(rows: NDArray[np.floating]) -> Array:
 
     A NaN counts as the number it is compared with.
     """
-    rows, spare = rows.copy(), np.empty_like(rows[0])
+    lines, spare = list(rows.copy()), np.empty_like(rows[0])
     for i, j in exchanges(len(rows)):
-        np.fmin(rows[i], rows[j], out=spare)
-        np.fmax(rows[i], rows[j], out=rows[j])
-        rows[i] = spare
-    return np.asarray(rows[len(rows) // 2])
+        np.fmin(lines[i], lines[j], out=spare)
+        np.fmax(lines[i], lines[j], out=lines[j])
+        lines[i], spare = spare, lines[i]
+    return np.asarray(lines[len(rows) // 2])
 
 
 @cache
 def exchanges(n: int) -> list[tuple[int, int]]:
-    """Batcher's exchanges that sort n numbers."""
+    """Those of Batcher's exchanges, which sort n numbers, that the one in the middle depends on."""
     pairs, p = [], 1
     while p < n:
         k = p
@@ -179,4 +183,9 @@ def exchanges(n: int) -> list[tuple[int, int]]:
                         pairs.append((i + j, i + j + k))
             k //= 2
         p *= 2
-    return pairs
+    needed, kept = {n // 2}, []
+    for pair in reversed(pairs):
+        if needed.intersection(pair):
+            needed.update(pair)
+            kept.append(pair)
+    return kept[::-1]

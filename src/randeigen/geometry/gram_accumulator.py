@@ -65,8 +65,8 @@ def measure(
         accumulator = accumulator_for(rows, kind, seed, want)
     with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
         for columns, block in rows.blocks(accumulator.block_multiple):
-            in_parts = isinstance(accumulator, GramAccumulator)  # which copies what is not an array
-            accumulator.add(columns, block if in_parts and is_host_block(block) else as_host_array(block))
+            in_parts = accumulator.copies_parts and is_host_block(block)
+            accumulator.add(columns, block if in_parts else as_host_array(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
         not_finite = accumulator.unusable.copy()  # in the finished geometry these rows are zero
@@ -79,6 +79,7 @@ class Accumulator(Protocol):
     """Adds up, block by block, what a geometry is made of."""
 
     block_multiple: int  # blocks begin at multiples of so many columns
+    copies_parts: bool  # whether it takes rows that lie in many places, and copies what it works on
     unusable: Mask  # (n,) rows that hold what is not finite
 
     def add(self, columns: slice, block: Block) -> None:
@@ -106,6 +107,7 @@ class GramAccumulator:
     """
 
     block_multiple = 1
+    copies_parts = True
 
     def __init__(self, n: int, seed: int, segment: int = 0) -> None:
         self._coins = [seed, Stream.MEASUREMENT, *([segment] if segment else [])]

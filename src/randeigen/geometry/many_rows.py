@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import largest_magnitudes, median
+from randeigen.backend.arrays import as_host_array, largest_magnitudes, median
 from randeigen.backend.chunking import parallel_map
+from randeigen.backend.host_leaves import HostLeaves
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import (
@@ -31,9 +32,10 @@ MIN_CHOICE_WIDTH = 2048
 # with a sketch that is as wide as the rows.
 FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
-PROBED_ROWS = 8  # secret rows on which the pivot is tried
+NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
 MEDIAN_COLUMNS = 2**12  # columns whose median is taken at once
-PART_ROWS = 64  # rows that a thread takes at once
+PROBED_ROWS = 8  # secret rows on which the pivot is tried
+PART_ROWS = 16  # rows that a thread takes at once
 ROOM_NUMBERS = 2**18  # numbers that it holds at once: they stay in its cache
 MAX_PLAIN_EXPONENT = 30  # norms within 2^±this of 1 are left as they are: float32 holds their squares
 FARTHEST_EXPONENT = 40  # rows 2^this times as far out as the median row are brought to that distance
@@ -69,7 +71,7 @@ class Scaled(NamedTuple):
     """How a tile's numbers are brought into the range of float32, and from which pivot they are measured."""
 
     scale: float  # 1 in the ordinary case
-    pivot: NDArray[Any]  # (b,) in the caller's numbers times the scale
+    pivot: NDArray[Any] | None  # (b,) in the caller's numbers times the scale; None: the origin
 
 
 class ManyRowsAccumulator:
@@ -79,14 +81,18 @@ class ManyRowsAccumulator:
     in no other's. Where most rows are too large or too small for float32, all are scaled by a power of two.
     """
 
+    copies_parts = True
+
     def __init__(self, n: int, d: int, seed: int, check_width: int, choice_width: int) -> None:
-        self.sketch = FoldedSketch(seed, d, check_width, choice_width)
+        self.sketch = FoldedSketch(seed, n, d, check_width, choice_width)
         self.block_multiple = self.sketch.tile
         self.n, self.seed = n, seed
         self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
         self.order = self.rng.permutation(n)
-        self.check = np.zeros((n + 1, self.sketch.check_width), np.float32)  # the origin is the last
-        self.choice = np.zeros((n + 1, self.sketch.choice_width), np.float32)
+        self.check = np.empty((n + 1, self.sketch.check_width), np.float32)  # the origin is the last
+        self.choice = np.empty((n + 1, self.sketch.choice_width), np.float32)
+        self.check[-1] = self.choice[-1] = 0
+        self.is_empty = True  # then the points are not set
         self.unusable = np.zeros(n, dtype=bool)
         self.exponent = 0  # points are in units of 2**exponent
         self.has_unit = False
@@ -108,18 +114,21 @@ class ManyRowsAccumulator:
             for i in range(rows.start, rows.stop, step):
                 some = slice(i, min(i + step, rows.stop))
                 here = room[: some.stop - i]
-                self._fill(here, part[some], scaled)
+                self._fill(here, part[some], scaled, tile)
                 before = slice(i - rows.start, some.stop - rows.start)
-                finite[before] = self.sketch.add(here, spare, tile, self.check[some], self.choice[some])
+                points = self.check[some], self.choice[some]
+                finite[before] = self.sketch.add(here, spare, tile, *points, self.is_empty)
             return finite
 
         step = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
         finite = np.concatenate(parallel_map(work, step))
+        self.is_empty = False
         for i in np.flatnonzero(~finite & ~self.unusable).tolist():
-            self.unusable[i] = not np.isfinite(part[i]).all()
-        room = self.sketch.room(1)
-        self.sketch.inside(room)[:, : part.shape[1]] = -scaled.pivot
-        self.sketch.add(room, self.sketch.spare(1), tile, self.check[-1:], self.choice[-1:])
+            self.unusable[i] = not np.isfinite(as_host_array(part[i : i + 1])).all()
+        if scaled.pivot is not None:
+            room, width = self.sketch.room(1), part.shape[1]
+            np.multiply(scaled.pivot, -tile.signs[:width], out=self.sketch.inside(room)[0, :width])
+            self.sketch.add(room, self.sketch.spare(1), tile, self.check[-1:], self.choice[-1:])
 
     def _memory(self, rows: int) -> tuple[Points, Points]:
         """Each thread's own, kept: fresh memory costs as much as what is done in it."""
@@ -128,33 +137,36 @@ class ManyRowsAccumulator:
             self.memory[thread] = self.sketch.room(rows), self.sketch.spare(rows)
         return self.memory[thread]
 
-    def _fill(self, room: Points, part: Block, scaled: Scaled) -> None:
-        inside = self.sketch.inside(room)
+    def _fill(self, room: Points, part: Block, scaled: Scaled, tile: Tile) -> None:
+        """Write some rows from their pivot, times the tile's signs."""
         width = part.shape[1]
-        if scaled.scale == 1 and part.dtype == np.float32:
-            np.subtract(part, scaled.pivot, out=inside[:, :width])
-        else:
-            np.subtract(
-                part * np.float64(scaled.scale), scaled.pivot, out=inside[:, :width], casting="same_kind"
-            )
-        inside[:, width:] = 0
+        inside, signs = self.sketch.inside(room), tile.signs[:width]
+        inside[:, width:], inside = 0, inside[:, :width]
+        plain = scaled.scale == 1 and part.dtype == np.float32
+        if isinstance(part, HostLeaves):
+            part = part.copied_to(inside) if plain else part.numpy()
+        if not plain:
+            part = part * np.float64(scaled.scale)
+        if scaled.pivot is not None:
+            part = np.subtract(part, scaled.pivot, out=inside, casting="same_kind")
+        np.multiply(part, signs, out=inside, casting="same_kind")
 
     def _scaled(self, part: Block) -> Scaled:
         usable = np.flatnonzero(~self.unusable)
         if usable.size == 0:
-            return Scaled(1.0, np.zeros(part.shape[1], part.dtype))
-        probed = sampled(self.order, usable)[:PROBED_ROWS]
+            return Scaled(1.0, None)
+        probed = as_host_array(part[sampled(self.order, usable)[:PROBED_ROWS].tolist()])
         low, high = FLOAT32_RANGE
-        typical = median(np.nan_to_num(largest_magnitudes(part[probed]), nan=0.0, posinf=math.inf))
+        typical = median(np.nan_to_num(largest_magnitudes(probed), nan=0.0, posinf=math.inf))
         if not (low <= typical <= high) or self.exponent:
             self._set_unit(part, usable)
+        self.has_unit = self.has_unit or bool(probed.any())
         scale = 2.0**-self.exponent
-        pivot = self._pivot(part, usable, probed, scale)
-        return Scaled(scale, pivot if scale != 1 or part.dtype != np.float32 else pivot.astype(np.float32))
+        return Scaled(scale, self._pivot(part, usable, probed, scale))
 
     def _set_unit(self, part: Block, usable: Index) -> None:
         """A unit that suits most rows; it grows if later tiles hold larger numbers."""
-        magnitudes = largest_magnitudes(part)[usable]
+        magnitudes = largest_magnitudes(as_host_array(part))[usable]
         magnitudes = magnitudes[np.isfinite(magnitudes)]
         typical = median(magnitudes) if magnitudes.size else 0.0
         low, high = FLOAT32_RANGE
@@ -168,16 +180,16 @@ class ManyRowsAccumulator:
             self.exponent = max(-1000, min(exponent, 1000))
         self.has_unit = True
 
-    def _pivot(self, part: Block, usable: Index, probed: Index, scale: float) -> NDArray[Any]:
-        """The median of a few secret rows, or of many if it turns out to be far from most."""
-        self.has_unit = self.has_unit or bool(part[probed].any())
+    def _pivot(self, part: Block, usable: Index, probed: NDArray[Any], scale: float) -> NDArray[Any] | None:
+        """The median of a few secret rows, of many if it is far from most; None if the origin is as near."""
         few = np.sort(self.rng.choice(usable, min(PIVOT_ROWS, usable.size - 1 + usable.size % 2), False))
-        pivot = _median(part, few, scale)
-        tried = [part[i] * np.float64(scale) if scale != 1 else part[i] for i in probed]
-        away, plain = (np.sort([_size(x - y) for x in tried])[len(tried) // 2] for y in (pivot, 0))
+        pivot, rows = _median(part, few, scale), probed if scale == 1 else probed * np.float64(scale)
+        away, plain = (np.sort([_size(x - y) for x in rows])[len(rows) // 2] for y in (pivot, 0))
         if not away <= CORRUPT_PIVOT_RATIO * plain:
             pivot = _median(part, sampled(self.order, usable), scale)
-        return pivot
+        elif plain <= NEAR_ORIGIN_RATIO * away:
+            return None
+        return pivot if scale != 1 or part.dtype != np.float32 else pivot.astype(np.float32)
 
     def geometry(self) -> ManyRowsGeometry:
         """The finished points. Those of unusable rows are zero, those of rows too far out shortened."""
@@ -218,13 +230,15 @@ class ManyRowsAccumulator:
 def _median(part: Block, rows: Index, scale: float) -> NDArray[Any]:
     """(b,) the median of an odd number of rows, 0 where that is not finite."""
 
-    def work(columns: slice) -> NDArray[Any]:
-        some = part[rows, columns]
-        values = median_of_rows(some if scale == 1 else some * np.float64(scale))
-        return np.where(np.isfinite(values), values, values.dtype.type(0))
-
-    step = [slice(i, i + MEDIAN_COLUMNS) for i in range(0, part.shape[1], MEDIAN_COLUMNS)]
-    return np.concatenate(parallel_map(work, step))
+    some = part if isinstance(part, np.ndarray) else part[rows.tolist()].numpy()
+    lines = rows if some is part else np.arange(rows.size)
+    values = np.empty(part.shape[1], part.dtype if scale == 1 else np.float64)
+    for i in range(0, values.size, MEDIAN_COLUMNS):
+        columns = slice(i, i + MEDIAN_COLUMNS)
+        few = some[lines, columns]
+        values[columns] = median_of_rows(few if scale == 1 else few * np.float64(scale))
+    values[~np.isfinite(values)] = 0
+    return values
 
 
 def _size(vector: NDArray[Any]) -> float:

@@ -180,6 +180,7 @@ class SketchAccumulator:
     """
 
     block_multiple = 1
+    copies_parts = False
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ Products are made in float32, some points at a time on every core; what is small
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,7 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
 def _combined(points: Points, coefficients: Array, mean: Array) -> Array:
     """(p, k) combinations of the centred points."""
     narrow = np.ascontiguousarray(coefficients.T, np.float32)
-    total = _total(_map(lambda rows: narrow[:, rows] @ points[rows], len(points)))
+    total = _sums_of_products(points, len(narrow), lambda rows, some: narrow[:, rows])
     return np.asarray(total - coefficients.sum(axis=0)[:, None] * mean)
 
 
@@ -160,18 +161,31 @@ def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> 
     """(p, k) the weighted covariance times each of p vectors; the points are read once."""
     narrow, weights = vectors.astype(np.float32), w.astype(np.float32)
     shift = (vectors @ mean).astype(np.float32)[:, None]
-    step = max(1, SMALL_PRODUCT // vectors.size)
+    shares = np.empty((len(vectors), len(w)), np.float32)
 
-    def work(rows: slice) -> tuple[Any, Any]:
-        total, sums = np.zeros(vectors.shape, np.float32), np.zeros(len(vectors))
+    def centred(rows: slice, some: Points) -> Points:
+        np.matmul(narrow, some.T, out=shares[:, rows])
+        shares[:, rows] -= shift
+        shares[:, rows] *= weights[rows]
+        return shares[:, rows]
+
+    total = _sums_of_products(points, len(vectors), centred)
+    return np.asarray(total - shares.sum(axis=1, dtype=np.float64)[:, None] * mean)
+
+
+def _sums_of_products(points: Points, count: int, shares: Callable[[slice, Points], Points]) -> Array:
+    """(p, k) p sums over the points, each times its (p, r) shares; of so few that no product copies them."""
+    k = points.shape[1]
+    step = max(1, SMALL_PRODUCT // (count * k))
+
+    def work(rows: slice) -> Points:
+        total, product = np.empty((2, count, k), np.float32)
         for i in range(rows.start, rows.stop, step):
             some = slice(i, min(i + step, rows.stop))
-            if weights[some].any():
-                scaled = (narrow @ points[some].T - shift) * weights[some]
-                total += scaled @ points[some]
-                sums += scaled.sum(axis=1)
-        return total, sums
+            here = total if i == rows.start else product
+            np.matmul(shares(some, points[some]), points[some], out=here)
+            if here is product:
+                total += product
+        return total
 
-    shares = _map(work, len(points))
-    total = _total([part for part, _ in shares])
-    return np.asarray(total - np.sum([sums for _, sums in shares], axis=0)[:, None] * mean)
+    return _total(_map(work, len(points)))
