@@ -91,6 +91,27 @@ def costs(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
     return "\n".join(out)
 
 
+def costs_of_cells(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
+    """Markdown: milliseconds and megabytes of an aggregation in each cell; of several seeds the medians."""
+    own = {cell: run["aggregation"] for cell, run in runs.items() if run["aggregation"]}
+    own = {cell: cost for cell, cost in own.items() if (cell.encoder, cell.setting) == (encoder, setting)}
+    rules = [rule for rule in COLUMNS if any(cell.rule == rule for cell in own)]
+    head = ["attack", "eps", *(COLUMNS[rule] for rule in rules)]
+    out = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for attack, eps in sorted({(cell.attack, cell.eps) for cell in own}, key=_order):
+        entries = []
+        for rule in rules:
+            costs = [
+                (cost["seconds"], cost["peak_bytes"])
+                for cell, cost in own.items()
+                if (cell.attack, cell.eps, cell.rule) == (attack, eps, rule)
+            ]
+            seconds, memory = np.median(costs, axis=0) if costs else (0.0, 0.0)
+            entries.append(f"{1e3 * seconds:,.0f} / {memory / 1e6:.0f}" if costs else "")
+        out.append(f"| {' | '.join([ATTACKS[attack], f'{eps:g}' if eps else '', *entries])} |")
+    return "\n".join(out)
+
+
 def restored(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
     """Markdown: success of boosted EP against the hybrid beside what is no backdoor's, seed by seed."""
     out = [
@@ -145,7 +166,7 @@ def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> No
         ("hidra", "accuracy", "accuracy under HIDRA"),
         ("ep-boosted", "asr", "success of EP, boost n/m"),
     )
-    figure = plotting.new_figure((10.2, 3.9))
+    figure, shown = plotting.new_figure((10.8, 3.9)), dict[str, Any]()
     for axes, (attack, field, title) in zip(figure.subplots(1, 2), panels, strict=True):
         start = Cell("none", "mean", 0.0, setting=setting, encoder=encoder)
         base = [run for cell, run in runs.items() if replace(cell, rounds=start.rounds) == start]
@@ -168,7 +189,8 @@ def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> No
         axes.set_xlabel("round")
         axes.set_title(title, loc="left", fontsize=11)
         plotting.quiet(axes)
-        axes.legend(frameon=False, fontsize=8, loc="best")
+        shown |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(shown.values(), shown.keys(), frameon=False, fontsize=8, loc="outside right upper")
     plotting.save(figure, path)
 
 
@@ -176,6 +198,7 @@ def tables(runs: Mapping[Cell, Run]) -> dict[str, str]:
     """The tables of the page, by the name of their place."""
     return {name: table(runs, *which) for name, which in TABLES.items()} | {
         "costs": costs(runs, *TABLES["minilm"]),
+        "costs of cells": costs_of_cells(runs, *TABLES["minilm"]),
         "restored": restored(runs, *TABLES["small"]),
     }
 

@@ -16,8 +16,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 RECORDS = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*.json"))
 OF_THE_PAPER = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("paper/**/*.json"))
-# Made from commits that never came into the history as they were; whoever makes one anew takes it out.
-COMMIT_IS_GONE = {"language.json"}
 
 
 def read(name: str) -> Any:
@@ -82,9 +80,9 @@ def test_every_record_names_versions_and_a_commit_of_the_history(name: str, hist
     assert any(found(content, "python"))
     assert any(found(content, "numpy"))
     commits = {str(each).partition("+")[0] for each in found(content, "commit")}
-    assert commits or name in COMMIT_IS_GONE
+    assert commits
     gone = {each for each in commits if not any(known.startswith(each) for known in history)}
-    assert not gone or name in COMMIT_IS_GONE, gone
+    assert not gone, gone
 
 
 def test_every_record_of_the_paper_names_its_command_commit_and_seed(history: list[str]) -> None:
