@@ -99,7 +99,8 @@ class _Block(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             rotated = _grouped(kernels, unpooled, rotated=True)
             grad_images = _convolve(unpooled, rotated, k - 1 - ctx.pad, ctx.dtype)[..., : images.shape[-1]]
-        return grad_images, grad_kernels, grad_bias[:, : kernels.shape[1]], None, None
+        grad_bias = grad_bias[:, : kernels.shape[1]].contiguous()
+        return grad_images, grad_kernels, grad_bias, None, None
 
 
 def _grouped(kernels: Tensor, images: Tensor, rotated: bool = False) -> Tensor:
