@@ -12,6 +12,7 @@ from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry
 from randeigen.geometry.folds import FoldedSketch
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.many_rows import ManyRowsAccumulator, folded_widths
+from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.subspace import GrowingSubspace, upper_bound
 from randeigen.rows import as_rows
 from randeigen.types import Statistic
@@ -270,6 +271,21 @@ def test_auto_takes_the_cheaper_way() -> None:
     assert isinstance(made(300, 2**17, Statistic.GRAM), GramGeometry)  # distances of all rows are asked for
     assert isinstance(made(1000, 2**16), ManyRowsGeometry)
     assert isinstance(made(300, 2**13), GramGeometry)  # a sketch would be as wide as the rows
+    assert isinstance(made(3000, 2**14), ManyRowsGeometry)
+    assert isinstance(made(3000, 2**12), SketchGeometry)  # where no sketch is narrower than the rows
+
+
+def test_certificates_of_many_short_rows_are_measured_on_the_rows() -> None:
+    rows = attacked(800, 2**13, 80) + np.float32(50)
+    rows[5] = np.nan
+    made, unusable = measure(as_rows(list(rows)), seed=1, want=Statistic.DIRECTIONS)
+    assert isinstance(made, ManyRowsGeometry)
+    assert isinstance(made.check, CheckGeometry)
+    assert list(unusable) == [5]
+    weights = np.random.default_rng(0).random(800) * (np.arange(800) != 5)
+    exact = measure(as_rows(rows), "gram", want=Statistic.DIRECTIONS)[0]
+    ratio = randeigen.certify(made, weights, 80) / randeigen.certify(exact, weights, 80)
+    assert 1 - 1e-3 < ratio < 1.06  # the exact one has more rounding in it
 
 
 def test_a_round_cloud_looks_a_fifth_wider_at_most() -> None:

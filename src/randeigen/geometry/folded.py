@@ -92,8 +92,8 @@ class CheckGeometry(SketchGeometry):
         if self.n <= MAX_GRAM_ROWS:
             points = self.points if self.n == len(self.points) else self.points[self.index]
             start = rng.standard_normal((self.n, START_DIRECTIONS))
-            top = GramGeometry(products(points), self.prior_weights, start).top_direction(weights)
-            return TopDirection(top.variance, np.zeros(self.n), allowance=top.allowance)
+            exact = GramGeometry(products(points), self.prior_weights, start).top_direction(weights)
+            return TopDirection(exact.variance, np.zeros(self.n), allowance=exact.allowance)
         w = np.zeros(len(self.points))
         w[self.index] = weights / weights.sum()
         with single_threaded_blas(0):

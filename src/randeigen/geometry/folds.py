@@ -6,7 +6,8 @@ its own, so two columns of a tile meet in one fold at most: where their distance
 Two columns of different tiles meet in a fold with the chance 1/c. Everything is a pure function of the secret
 seed and the tile, so blocks may arrive in any size.
 
-Four folds make the sketch that certificates are measured on. One more, with signs of its own, makes the one
+Four folds make the sketch that certificates are measured on, unless it would be half as wide as the rows:
+then these are kept, but for the signs. One more, with signs of its own, makes the one
 on which weights are chosen. These tell nothing of the signs of the four: however they were chosen, squared
 lengths of all directions are right on average in the first sketch.
 """
@@ -66,10 +67,13 @@ class FoldedSketch:
         rng = tile_generator(self._key, 2**62)
         tiles = -(-d // max(MIN_TILE_COLUMNS, min(MAX_TILE_NUMBERS // n, MAX_TILE_COLUMNS)))
         self.tile = -(-d // tiles)  # tiles of equal size
-        lengths = _drawn_primes(check_width // (CHECK_FOLDS * CHECK_LINES), CHECK_FOLDS, rng)
-        self.check = _folds(lengths, CHECK_LINES)
+        self.check: list[Fold] = []  # none: certificates are measured on the rows themselves
+        if check_width < d:
+            lengths = _drawn_primes(check_width // (CHECK_FOLDS * CHECK_LINES), CHECK_FOLDS, rng)
+            self.check = _folds(lengths, CHECK_LINES)
         self.choice = _folds(_drawn_primes(choice_width // CHOICE_LINES, 1, rng), CHOICE_LINES)
-        self.check_width, self.choice_width = self.check[-1].columns.stop, self.choice[-1].columns.stop
+        self.check_width = self.check[-1].columns.stop if self.check else d
+        self.choice_width = self.choice[-1].columns.stop
         self.margin = max(fold.line for fold in self.check + self.choice)  # zeros before and after a tile
 
     def tile_at(self, column: int) -> Tile:

@@ -28,6 +28,7 @@ from randeigen.types import Array, Block, Mask
 
 MAX_WIDENING = 1.2  # of the certificate of a round cloud, by the width of a sketch
 MIN_CHOICE_WIDTH = 2048
+MAX_KEPT_NUMBERS = 2**28  # numbers of rows that are kept for the certificate
 # In rows whose exact Gram matrix takes as long, as measured on two cores: folding the columns; all products
 # with a sketch that is as wide as the rows.
 FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
@@ -55,11 +56,18 @@ def folded_widths(n: int, d: int) -> tuple[int, int]:
 
 
 def folding(n: int, d: int, seed: int, cheaper: bool) -> ManyRowsAccumulator | None:
-    """Both sketches, if they are narrow beside the rows and, where that counts, cost less than exact ones."""
-    widths = folded_widths(n, d)
-    if sum(widths) > d / 2 or (cheaper and folded_cost(*widths, d) >= n):
+    """Both sketches, if they are narrow beside the rows and, where that counts, cost less than exact ones.
+
+    Of short rows only the second: certificates are measured on the rows themselves.
+    """
+    check, choice = folded_widths(n, d)
+    if check + choice > d / 2:
+        if not cheaper or 2 * choice > d or n * d > MAX_KEPT_NUMBERS:
+            return None
+        check = d
+    if cheaper and folded_cost(check, choice, d) >= n:
         return None
-    return ManyRowsAccumulator(n, d, seed, *widths)
+    return ManyRowsAccumulator(n, d, seed, check, choice)
 
 
 def folded_cost(check: int, choice: int, d: int) -> float:
@@ -102,10 +110,10 @@ class ManyRowsAccumulator:
         """One block of columns, which begins where a tile does."""
         for start in range(0, block.shape[1], self.sketch.tile):
             part = block[:, start : start + self.sketch.tile]
-            self._add(part, self.sketch.tile_at(columns.start + start))
+            self._add(part, self.sketch.tile_at(columns.start + start), columns.start + start)
 
-    def _add(self, part: Block, tile: Tile) -> None:
-        scaled = self._scaled(part)
+    def _add(self, part: Block, tile: Tile, start: int) -> None:
+        scaled, width = self._scaled(part), part.shape[1]
 
         def work(rows: slice) -> Mask:
             finite = np.ones(rows.stop - rows.start, dtype=bool)
@@ -118,6 +126,8 @@ class ManyRowsAccumulator:
                 before = slice(i - rows.start, some.stop - rows.start)
                 points = self.check[some], self.choice[some]
                 finite[before] = self.sketch.add(here, spare, tile, *points, self.is_empty)
+                if not self.sketch.check:
+                    self.check[some, start : start + width] = self.sketch.inside(here)[:, :width]
             return finite
 
         step = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
@@ -126,9 +136,12 @@ class ManyRowsAccumulator:
         for i in np.flatnonzero(~finite & ~self.unusable).tolist():
             self.unusable[i] = not np.isfinite(as_host_array(part[i : i + 1])).all()
         if scaled.pivot is not None:
-            room, width = self.sketch.room(1), part.shape[1]
-            np.multiply(scaled.pivot, -tile.signs[:width], out=self.sketch.inside(room)[0, :width])
+            room = self.sketch.room(1)
+            pivot = self.sketch.inside(room)[0, :width]
+            np.multiply(scaled.pivot, -tile.signs[:width], out=pivot, casting="same_kind")
             self.sketch.add(room, self.sketch.spare(1), tile, self.check[-1:], self.choice[-1:])
+            if not self.sketch.check:
+                self.check[-1, start : start + width] = pivot
 
     def _memory(self, rows: int) -> tuple[Points, Points]:
         """Each thread's own, kept: fresh memory costs as much as what is done in it."""
@@ -216,20 +229,23 @@ class ManyRowsAccumulator:
             "prior_weights": np.ones(self.n),
             "scale": 2.0 ** (self.exponent + exponent),
             "precision": ROUNDING,
-            "distortion": DISTORTION,
             "beyond": far | lost if (far | lost).any() else None,
             "squares": squares,  # the other sketch has as long ones, to its distortion
         }
         index, seed = np.arange(self.n), self.seed
-        check = CheckGeometry(self.check[:-1], self.check[-1], start=other, index=index, seed=seed, **common)
+        own: dict[str, Any] = {
+            "distortion": DISTORTION if self.sketch.check else 0.0,
+            "index": index,
+            "seed": seed,
+        }
+        check = CheckGeometry(self.check[:-1], self.check[-1], start=other, **own, **common)
+        common |= {"distortion": DISTORTION, "check": check}
         points, origin = self.choice[:-1], self.choice[-1]
-        subspace = subspace_of(points, start)
-        return ManyRowsGeometry(points, origin, start=start, subspace=subspace, check=check, **common)
+        return ManyRowsGeometry(points, origin, start=start, subspace=subspace_of(points, start), **common)
 
 
 def _median(part: Block, rows: Index, scale: float) -> NDArray[Any]:
     """(b,) the median of an odd number of rows, 0 where that is not finite."""
-
     some = part if isinstance(part, np.ndarray) else part[rows.tolist()].numpy()
     lines = rows if some is part else np.arange(rows.size)
     values = np.empty(part.shape[1], part.dtype if scale == 1 else np.float64)
