@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from randeigen.attacks import EP
-from randeigen.geometry.gram_batch import chunk_variances
+from randeigen.geometry.chunk_variances import chunk_variances
 from randeigen.lab import Federation, Task
 from randeigen.lab.results import versions
 from randeigen.lab.tasks import build

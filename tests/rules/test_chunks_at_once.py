@@ -12,7 +12,7 @@ from randeigen.backend.batched import medians
 from randeigen.column_combiners import as_combiner
 from randeigen.errors import BadParameter
 from randeigen.geometry.batched_eigen import MAX_SQUARED_ROWS, tops_of_covariances
-from randeigen.geometry.gram_batch import chunk_variances
+from randeigen.geometry.chunk_variances import chunk_variances
 from randeigen.rules import ChunkedFiltering, ChunkedNoRegret
 
 CHUNKED = [ChunkedFiltering, ChunkedNoRegret]

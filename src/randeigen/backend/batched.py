@@ -26,6 +26,18 @@ class TopDirections(NamedTuple):
     allowances: Numbers  # (p,) no direction has more variance than `variances` plus this
 
 
+class SoftFilter(NamedTuple):
+    """The numbers of RandEigen's rounds: `rules.randeigen` says what each of them is."""
+
+    patient: int
+    hurried: int
+    far_outlier_ratio: float
+    isotropy_tolerance: float
+    negligible_weight: float
+    restored_factor: float
+    min_relative_weight: float
+
+
 class GeometryBatch(Protocol):
     """What a rule may know of p clouds of the same n rows: parts of their columns, each on its own."""
 
@@ -58,6 +70,12 @@ class GeometryBatch(Protocol):
 
     def take(self, index: Indices) -> GeometryBatch:
         """Some of the clouds."""
+
+    def filtered(self, f: int, rule: SoftFilter) -> tuple[Numbers, Indices, TopDirections] | None:
+        """What RandEigen makes of each cloud: (p, n) weights, which stop, the top directions under them.
+
+        None where there is no kernel that does all of it at once.
+        """
 
 
 def namespace(values: Any) -> Any:

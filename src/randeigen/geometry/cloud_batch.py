@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.backend.batched import Flags, Indices, Numbers, TopDirections, medians, namespace, where_true
+from randeigen.backend.batched import (
+    Flags,
+    Indices,
+    Numbers,
+    SoftFilter,
+    TopDirections,
+    medians,
+    namespace,
+    where_true,
+)
 from randeigen.geometry.batched_eigen import Tops, tops_of_covariances
 from randeigen.geometry.gram import CENTRING_ROUNDING, SMALLEST_MEAN_SQUARE, UNDERFLOW
 
@@ -73,6 +82,14 @@ class CloudBatch:
             for values, of_some in zip(zeros, tops, strict=True):
                 values[index] = of_some
         return TopDirections(*zeros)
+
+    def has_kernel(self) -> bool:
+        """Whether `filtered` has an answer."""
+        return False
+
+    def filtered(self, f: int, rule: SoftFilter) -> tuple[Numbers, Indices, TopDirections] | None:
+        """By a kernel for all rounds, if there is one."""
+        return None
 
     def variance_limits(self, weights: Numbers) -> Numbers:
         """(p,) what no direction has more variance than, without a look at any: the Frobenius norm."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import as_float64, as_host, as_host_array, middle_of_three
+from randeigen.backend.arrays import as_float64, as_host, middle_of_three
 from randeigen.backend.batched import (
     Flags,
     Indices,
     Numbers,
+    SoftFilter,
+    TopDirections,
     along,
     beside,
     medians,
@@ -24,9 +25,16 @@ from randeigen.backend.batched import (
     where_true,
 )
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS
-from randeigen.geometry.batched_eigen import Tops
+from randeigen.backend.device_blocks import has_kernels
+from randeigen.geometry.batched_eigen import ROUNDING, Tops
 from randeigen.geometry.cloud_batch import Centred, CloudBatch
-from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry
+from randeigen.geometry.gram import (
+    CENTRING_ROUNDING,
+    SMALLEST_MEAN_SQUARE,
+    START_DIRECTIONS,
+    UNDERFLOW,
+    GramGeometry,
+)
 from randeigen.geometry.gram_accumulator import (
     LARGEST_EXACT_SQUARE,
     MAX_PIVOTS,
@@ -36,6 +44,8 @@ from randeigen.geometry.gram_accumulator import (
 )
 from randeigen.geometry.products import PANEL_ROWS, columns_at_once, rounding
 from randeigen.types import Array
+
+MAX_KERNEL_ROWS = 32  # rows: more of a part than that do not fit the registers of a GPU's program
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +89,26 @@ class GramBatch(CloudBatch):
             return projected / xp.where(own > 0, own * xp.sqrt(tops.values)[:, None], xp.inf)
 
         return Centred(covariances, namespace(covariances).einsum("pii->pi", covariances), projections)
+
+    def top_directions(self, weights: Numbers) -> TopDirections:
+        if not in_kernels(self.gram):
+            return super().top_directions(weights)
+        from randeigen.backend.cuda.spectral_filter import top_directions
+
+        return top_directions(self.gram, weights, CENTRING_ROUNDING, ROUNDING)
+
+    def has_kernel(self) -> bool:
+        return self.beyond is None and in_kernels(self.gram)
+
+    def filtered(self, f: int, rule: SoftFilter) -> tuple[Numbers, Indices, TopDirections] | None:
+        if not self.has_kernel():
+            return None
+        from randeigen.backend.cuda.spectral_filter import Limits, filtered
+
+        limits = Limits(
+            CENTRING_ROUNDING, ROUNDING, SMALLEST_MEAN_SQUARE, UNDERFLOW, self.precision, self.floor
+        )
+        return filtered(self.gram, self.prior_weights, f, rule, limits)
 
     def influence(self, weights: Numbers, factors: Numbers) -> Numbers:
         """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
@@ -129,7 +159,9 @@ def measured_batch(
     _, n, width = pieces.shape
     pairs = tuple(beside(each, pieces) for each in random_pairs(n, rng))
     three = rng.choice(n, 3, replace=False).tolist()
-    measured = [_measured(some, three, pairs) for some in slices_of(pieces, in_float64)]
+    as_they_lie = in_float64 and in_kernels(pieces)  # which read float32 and multiply in float64
+    cut = [pieces] if as_they_lie else slices_of(pieces, in_float64)
+    measured = [_measured(some, three, pairs, as_they_lie) for some in cut]
     gram, sound = (
         measured[0] if len(measured) == 1 else (stacked(each) for each in zip(*measured, strict=True))
     )
@@ -143,6 +175,13 @@ def measured_batch(
     return batch, sound
 
 
+def in_kernels(numbers: Any) -> bool:
+    """Whether a GPU's kernels take such (p, n, ...) numbers: each part in the registers of a program."""
+    if isinstance(numbers, np.ndarray) or not numbers.is_cuda or not has_kernels():
+        return False
+    return bool(numbers.shape[1] <= MAX_KERNEL_ROWS and numbers.stride(2) == 1)
+
+
 def slices_of(pieces: Any, in_float64: bool) -> Iterator[Any]:
     """Some of the pieces at a time, as many as may be copied."""
     p, n, width = pieces.shape
@@ -153,9 +192,14 @@ def slices_of(pieces: Any, in_float64: bool) -> Iterator[Any]:
         yield as_float64(some) if in_float64 and some.dtype.itemsize < 8 else some
 
 
-def _measured(pieces: Any, three: list[int], pairs: tuple[Indices, ...]) -> tuple[Numbers, Flags]:
+def _measured(
+    pieces: Any, three: list[int], pairs: tuple[Indices, ...], as_they_lie: bool
+) -> tuple[Numbers, Flags]:
     """(p, n, n) inner products, and (p,) whether they are sound."""
-    gram, fits = _measured_from(middle_of_three(*(pieces[:, i] for i in three)), pieces)
+    if as_they_lie:
+        gram, fits = _measured_as_they_lie(beside(np.tile(three, (len(pieces), 1)), pieces), pieces)
+    else:
+        gram, fits = _measured_from(middle_of_three(*(pieces[:, i] for i in three)), pieces)
     near = _is_near_by_pairs(gram, pairs)
     again = where_true(fits & ~near)
     for _ in range(MAX_PIVOTS):
@@ -165,7 +209,10 @@ def _measured(pieces: Any, three: list[int], pairs: tuple[Indices, ...]) -> tupl
         near[again] = sound
         again, centre = again[~sound], centre[~sound]
         some = pieces[again]
-        gram[again], fits[again] = _measured_from(along(some, centre[:, None, None])[:, 0], some)
+        if as_they_lie:
+            gram[again], fits[again] = _measured_as_they_lie(centre[:, None].repeat(1, 3), some)
+        else:
+            gram[again], fits[again] = _measured_from(along(some, centre[:, None, None])[:, 0], some)
         again = again[fits[again]]
     return gram, fits & near
 
@@ -201,6 +248,16 @@ def product_of_each(some: Any) -> Any:
     for rows in (slice(0, half), slice(half, None)):
         np.matmul(some[:, rows], some.swapaxes(1, 2), out=out[:, rows])
     return out
+
+
+def _measured_as_they_lie(three: Indices, pieces: Any) -> tuple[Numbers, Flags]:
+    """The same from the middle of three rows, (p, 3), by a GPU's kernel that reads the pieces themselves."""
+    from randeigen.backend.cuda.part_kernels import grams
+
+    gram, unlike = grams(pieces, three)
+    squares = namespace(gram).einsum("pii->pi", gram)
+    fits = (squares < min(LARGEST_EXACT_SQUARE[8], 1e300)).all(1)
+    return gram, fits & ~((squares < SMALLEST_EXACT_SQUARE[8]) & (unlike > 0)).any(1)
 
 
 def _measured_from(pivots: Any, pieces: Any) -> tuple[Numbers, Flags]:
@@ -240,26 +297,3 @@ def _centres(gram: Numbers) -> tuple[Indices, Flags]:
     centre = xp.argmin(typical, 1)
     least = xp.amin(typical, 1)
     return centre, ~(sorted_lines(squares)[:, (n - 1) // 2] > OFFSET_RATIO * least)
-
-
-def chunk_variances(rows: Any, chunk: int) -> list[float]:
-    """The top variance of (n, d) rows in each `chunk` columns: of honest rows, what FILTERING should know."""
-    n, d = rows.shape
-    rng, variances = np.random.default_rng(0), []
-    step = max(CHUNK_GROUP_NUMBERS // (n * chunk), 1) * chunk
-    cuts = [*range(0, d - d % chunk, step), d - d % chunk, d]  # the last chunk may be shorter
-    for start, stop in pairwise(cuts):
-        if start == stop:
-            continue
-        pieces = as_float64(as_host_array(rows[:, start:stop]))
-        width = min(chunk, stop - start)
-        pieces = pieces.reshape(n, -1, width).swapaxes(0, 1)
-        pieces = pieces - pieces.mean(1)[:, None]
-        batch = GramBatch(
-            pieces @ pieces.swapaxes(1, 2),
-            namespace(pieces).ones_like(pieces[:, :, 0]),
-            beside(rng.standard_normal((START_DIRECTIONS, n)), pieces),
-            0.0,
-        )
-        variances += batch.top_directions(batch.prior_weights).variances.tolist()
-    return variances

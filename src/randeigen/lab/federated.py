@@ -18,7 +18,7 @@ import randeigen
 from randeigen import attacks
 from randeigen.attacks.base import AttackerView, ClientAttack, ModelInfo, SuccessSets, UpdateAttack
 from randeigen.errors import BadParameter, TooManyCorrupt
-from randeigen.geometry.gram_batch import chunk_variances
+from randeigen.geometry.chunk_variances import chunk_variances
 from randeigen.lab import clients, servers, tasks
 from randeigen.lab.clients import SimulatedClients
 from randeigen.lab.config import FederatedConfig, FederatedStream, LocalTraining, check_is_own

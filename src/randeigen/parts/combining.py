@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, as_host, as_host_array, joined
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
 from randeigen.backend.batched import beside, namespace, stacked
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_GRAM_NUMBERS, parallel_map
 from randeigen.backend.device_blocks import as_matrices
 from randeigen.combine import RowSizes, WeightedSum
-from randeigen.geometry.gram_batch import slices_of
+from randeigen.geometry.gram_batch import in_kernels, slices_of
 from randeigen.geometry.point_batch import numbers_of_cloud
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
@@ -178,7 +178,7 @@ class Combining:
         if in_place:
             weights = weights[np.argsort(np.concatenate([index for index, _ in judged]))]
         sums, errors, done = [], [], 0
-        for numbers in slices_of(pieces, in_float64=True):
+        for numbers in [pieces] if in_kernels(pieces) else slices_of(pieces, in_float64=True):
             own = weights[done : done + len(numbers)]
             done += len(numbers)
             answer, error = _weighted(numbers, own)
@@ -191,27 +191,36 @@ def _weighted(numbers: Any, weights: Array) -> tuple[Any, float]:
     """(p, w) the sums of (p, n, w) numbers by (p, n) weights, and how far rounding may have moved them."""
     p, n, width = numbers.shape
     coefficients = beside(weights, numbers)
-    sums = (coefficients[:, None] @ numbers)[:, 0]
-    error = _rounding(numbers, coefficients)
+    if in_kernels(numbers):
+        from randeigen.backend.cuda.part_kernels import weighted_sums
+
+        sums, squares = weighted_sums(numbers, coefficients)
+    else:
+        sums = (coefficients[:, None] @ numbers)[:, 0]
+        squares = (namespace(numbers).einsum("pnw,pnw->pn", numbers, numbers) * coefficients).sum(1)
+    error = _rounding(numbers, coefficients, squares)
     if not math.isfinite(float(abs(sums).max())):
         careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in weights]
-        parts = [each(piece) for each, piece in zip(careful, numbers, strict=True)]
+        parts = [each(as_float64(piece)) for each, piece in zip(careful, numbers, strict=True)]
         sums = joined(parts).reshape(p, width)
         error = math.hypot(error, *(each.rounding_error(0.0) for each in careful))
     return sums, error
 
 
-def _rounding(numbers: Any, weights: Any) -> float:
-    """How far rounding may move the sums of (p, n, w) numbers by their (p, n) weights."""
+def _rounding(numbers: Any, weights: Any, squares: Any) -> float:
+    """How far rounding may move the sums of (p, n, w) numbers by their (p, n) weights.
+
+    `squares`, (p,), are the sums of the rows' squared norms by the same weights.
+    """
     xp, sums = namespace(numbers), weights.sum(1)
-    shares = xp.where(weights > 0, weights / sums[:, None], 0.0)
-    squares = (xp.einsum("pnw,pnw->pn", numbers, numbers) * shares).sum(1)
+    squares = xp.where(sums > 0, squares / sums, 0.0)
     unit, largest = 1.0, float(squares.max())
     if largest == 0 and not bool(((numbers != 0).any(2) & (weights > 0)).any()):
         return 0.0
     if not 1e-200 < largest < math.inf:  # squares of rows with or without weight do not fit
         live = xp.where((weights > 0)[:, :, None], numbers, 0.0)
         unit = float(abs(live).max()) or 1.0
+        shares = xp.where(weights > 0, weights / sums[:, None], 0.0)
         squares = (((live / unit) ** 2).sum(2) * shares).sum(1)
     norms = as_host(sums * squares**0.5)
     peak = float(norms.max())

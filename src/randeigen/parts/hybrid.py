@@ -26,7 +26,7 @@ from randeigen.backend.batched import beside, stacked, where_true
 from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.gram_batch import GramBatch, as_batch, product_of_each, slices_of
+from randeigen.geometry.gram_batch import GramBatch, as_batch, in_kernels, product_of_each, slices_of
 from randeigen.geometry.point_batch import PointBatch, measured_pieces, numbers_of_cloud
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
@@ -103,6 +103,10 @@ class HybridJudge:
 
     def _variances(self, pieces: Any, most: float) -> Array:
         """(p,) of (p, n, w) pieces, along all directions together: more than along one."""
+        if in_kernels(pieces):
+            from randeigen.backend.cuda.part_kernels import variances
+
+            return np.asarray(as_host(variances(pieces, beside(self.inner.prior, pieces))))
         live = self.inner.prior > 0
         rows = slice(None) if live.all() else np.flatnonzero(live).tolist()
         # Squares of float32 numbers may over- or underflow.
@@ -170,7 +174,7 @@ class HybridJudge:
         if not len(out):
             return []
         batch, numbers, variances = batch.take(out), numbers[as_host(out)], as_host(variances[out])
-        if batch.p <= MAX_HOST_PARTS:
+        if batch.p <= MAX_HOST_PARTS and not batch.has_kernel():
             batch = batch.on_host()
         judged = self.inner.batch(batch)
         if judged is None:

@@ -24,6 +24,7 @@ from randeigen.types import Array, Index, Mask
 
 MAX_ROW_EXPONENT = 440  # rows of larger numbers than 2**this in the judge's unit are too long to be squared
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
+MIN_BATCHED_PARTS = 3  # parts: fewer are judged sooner one after the other
 
 
 class Judged(NamedTuple):
@@ -136,7 +137,8 @@ class Judge:
         """Parts that were measured in pass 1."""
         plain = [part for part, each in parts.items() if is_plain(each)]
         done = []
-        if len(plain) > 1 and (judged := self.batch(as_batch([parts[part] for part in plain]))):
+        many = len(plain) >= MIN_BATCHED_PARTS
+        if many and (judged := self.batch(as_batch([parts[part] for part in plain]))):
             done.append((np.array(plain), judged))
         else:
             plain = []

@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from randeigen.backend.arrays import as_host
 from randeigen.backend.batched import (
     BatchVerdict,
     Flags,
     GeometryBatch,
     Indices,
     Numbers,
+    SoftFilter,
     TopDirections,
     along,
     in_order,
@@ -20,6 +22,7 @@ from randeigen.backend.batched import (
 )
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.rules.randeigen import (
+    FAR_OUTLIER_RATIO,
     ISOTROPY_TOLERANCE,
     MANY_ROWS,
     MIN_RELATIVE_WEIGHT,
@@ -47,11 +50,15 @@ class _Round(NamedTuple):
 def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     """What `RandEigen.decide` makes of each cloud, with soft removal."""
     xp, everything, n = namespace(batch.prior_weights), batch, batch.n
+    rounds_at_most = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
+    constants = FAR_OUTLIER_RATIO, ISOTROPY_TOLERANCE, NEGLIGIBLE_WEIGHT, RESTORED_FACTOR, MIN_RELATIVE_WEIGHT
+    if at_once := batch.filtered(f, SoftFilter(*rounds_at_most, *constants)):
+        return BatchVerdict(at_once[0], _in_words(at_once[1]), at_once[2])
     far = far_outliers_of_each(batch, f)
     prior = xp.where(far, 0.0, batch.prior_weights)
     total = batch.prior_weights.sum(1)
     floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f).heaviest * total, total / n)
-    patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
+    patient, hurried = rounds_at_most
     stops = (total * 0).astype(int) if xp is np else (total * 0).long()
     index, w, rounds = where_true(total > -1), prior, list[_Round]()
     tops = top = batch.top_directions(w)  # under the weights that each cloud ends with
@@ -91,9 +98,12 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
             tops, everything.take(changed).top_directions(weights[changed]), strict=True
         ):
             values[changed] = of_changed
-    said = [str(stop) for stop in STOPS]
-    names = tuple(said[code] for code in stops.tolist())
-    return BatchVerdict(weights / weights.sum(1)[:, None], names, tops)
+    return BatchVerdict(weights / weights.sum(1)[:, None], _in_words(stops), tops)
+
+
+def _in_words(stops: Indices) -> tuple[str, ...]:
+    """Why each cloud ended, in words."""
+    return tuple(np.array([str(stop) for stop in STOPS], object)[as_host(stops)].tolist())
 
 
 def _stops(

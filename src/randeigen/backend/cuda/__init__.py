@@ -93,5 +93,6 @@ def _by_torch(block: Block, pivot_rows: Three | None, exponent: int) -> Any:
             total[:-1, -1] -= exact @ near
             total[-1, -1] += near @ near
         total[:-1, :-1] += exact @ exact.T
+        del exact  # before the next is copied
     total[-1, :-1] = total[:-1, -1]
     return total

@@ -76,7 +76,11 @@ def network_sorted(values, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, BITS: 
         _network(LINES, BITS), _in_place(LINES, BITS), values, _repeated(FLOAT, LINES), True, 1
     )
     column = tl.zeros((COLUMNS,), tl.int32)
-    if KIND == 0 or KIND == 2:
+    if KIND == 0:
+        left, right = values[LINES // 2 - 1], values[LINES // 2]
+        # Halved before they are added: the sum of two may not be finite.
+        answer = tl.where(n % 2 == 1, left, left * 0.5 + right * 0.5)
+    elif KIND == 2:
         answer = _middle(values, n, FLOAT, LINES, COLUMNS)
     else:
         answer = _mean_of(values, f, n - f - 1, FLOAT, LINES)
