@@ -71,6 +71,8 @@ def test_a_measurement_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("words", "said"),
     [
         (("table:pictures",), "no experiment 'table:pictures'"),
+        (("--list", "table:pictures"), "theorems"),
+        (("theorems", "--cell", "bias"), "one record"),
         (("table:sst2",), "studies.language"),
         (("table:centralized", "--rounds", "3"), "--rounds"),
         (("table:small", "--cell", "nope"), "no cell 'nope'"),

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from randeigen.cli.app import app
 from randeigen.lab.paper.cells import EXPERIMENTS, Cell, chosen
 from randeigen.lab.paper.collect import Records
+from randeigen.lab.paper.prose import prose_table
 from randeigen.lab.paper.record_text import write_record
 from randeigen.lab.paper.report import markdown_parts, sentences, write_report
 from randeigen.lab.paper.tables import beside
@@ -120,6 +121,22 @@ def test_an_earlier_study_stands_in_where_a_cell_was_not_run(results: Path) -> N
     page = results / "page.html"
     write_report(results, page)
     assert "earlier study" in page.read_text()
+
+
+def test_a_claim_in_prose_is_answered_by_the_records_or_said_not_to_be_run(results: Path) -> None:
+    def verdicts() -> dict[str, tuple[str, Any]]:
+        lines = prose_table(Records(results)).lines
+        return {str(line[0]): (line[1].text, line[2]) for line in lines if not isinstance(line[1], str)}
+
+    claim = "drop in accuracy without attack: < 2 points (all configurations)"
+    assert verdicts()[claim] == ("not run", "")
+    for seed in (0, 1, 2):
+        put(results / "paper", cell("mnist/none/randeigen"), seed, 50, 0.94)
+    assert verdicts()[claim] == ("holds", "mnist, randeigen 0.6")
+    for seed in (0, 1, 2):
+        put(results / "paper", cell("mnist/none/randeigen"), seed, 100, 0.92)
+    assert verdicts()[claim] == ("not here", "mnist, randeigen 2.6")
+    assert verdicts()["faster than FILTERING: ~ 15 x (d = 1000)"][0] == "not run"
 
 
 def test_the_page_links_every_number_to_a_record_that_is_there_and_names_its_command(results: Path) -> None:

@@ -54,30 +54,31 @@ def reproduce(
         from randeigen.lab.paper.cells import EXPERIMENTS
         from randeigen.lab.paper.measurements import MEASUREMENTS
 
+        if experiment is not None and experiment not in (*EXPERIMENTS, *MEASUREMENTS):
+            known = ", ".join((*EXPERIMENTS, *MEASUREMENTS))
+            raise UsageError(f"there is no experiment {experiment!r}; known are {known}.")
         if listed or experiment is None:
             _list(experiment)
         elif experiment in MEASUREMENTS:
+            if cell or seed or rounds is not None:
+                raise UsageError(f"{experiment} is one record; leave --cell, --seed and --rounds out.")
             require("reproduce", "torch", "sklearn")
             with resumable():
                 _measure(experiment, device, out)
-        elif experiment in EXPERIMENTS:
+        else:
             require("reproduce", "torch")
             with resumable():
                 _run(experiment, cell or [], seed or list(range(seeds)), rounds, device, out)
-        else:
-            known = ", ".join((*EXPERIMENTS, *MEASUREMENTS))
-            raise UsageError(f"there is no experiment {experiment!r}; known are {known}.")
 
 
 def _list(experiment: str | None) -> None:
     from randeigen.lab.paper.cells import EXPERIMENTS
-    from randeigen.lab.paper.cells import experiment as named
     from randeigen.lab.paper.measurements import MEASUREMENTS
 
     if experiment in MEASUREMENTS:
         print_line(f"{experiment}: {MEASUREMENTS[experiment].title}; one record")
     elif experiment is not None:
-        for cell in named(experiment).cells:
+        for cell in EXPERIMENTS[experiment].cells:
             print_line(cell.name)
     else:
         for name, each in EXPERIMENTS.items():

@@ -11,6 +11,7 @@ from randeigen.lab.paper import figures, tables
 from randeigen.lab.paper.cells import EXPERIMENTS
 from randeigen.lab.paper.choices import CHOICES
 from randeigen.lab.paper.collect import Records, share_run
+from randeigen.lab.paper.prose import prose_table
 from randeigen.lab.paper.tables import Grid
 from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
 
@@ -85,6 +86,7 @@ def write_report(folder: Path, out: Path) -> None:
         ("prior", "Table 1: growth with d", _prior(records)),
         ("figures", "Figures", _figures(records)),
         ("theorems", "Theorems, checked", _theorems(records)),
+        ("prose", "Claims in prose", _prose(records)),
         ("beyond", "Beyond the paper", _beyond(records)),
     ]
     lead = paragraphs(*ABOUT) + listed([*COLUMNS, *_attacks(), ("sigma", SIGMA)])
@@ -113,6 +115,8 @@ def summary(records: Records) -> str:
     """How many claims on the default hold."""
     claims = tables.claims(records)
     confirmed = sum(bool(one.claim) for one in claims)
+    if not claims:
+        return "No line of the result tables has both the default and what it is compared with yet."
     full_length = sum(one.measured.rounds >= 100 for one in claims)
     return (
         f"The default keeps what the paper reports for RandEigen in {confirmed} of the {len(claims)} "
@@ -164,6 +168,11 @@ def _theorems(records: Records) -> str:
     return table(grid.titles, grid.lines) if grid else paragraphs("Not run: randeigen reproduce theorems")
 
 
+def _prose(records: Records) -> str:
+    grid = prose_table(records)
+    return table(grid.titles, grid.lines)
+
+
 def _beyond(records: Records) -> str:
     grids = tables.beyond_tables(records)
     return _grids(grids) if grids else paragraphs("Not run: the sweeps in studies/sweeps.")
@@ -200,6 +209,7 @@ def markdown_parts(folder: Path) -> dict[str, str]:
         "centralized": together([tables.centralized_table(records, here)]),
         "small": together(tables.federated_tables(records, "table:small", here)),
         "seconds": together([tables.seconds_table(records, here)]),
+        "prose": together([prose_table(records)]),
     }
     prior, theorems = tables.prior_work_table(records), tables.theorem_table(records)
     parts["beyond"] = together(tables.beyond_tables(records)) or "Not run."
