@@ -2,13 +2,16 @@
 
     python -m benchmarks.parts_cost --out results/parts-cpu.json
     python -m benchmarks.parts_cost --device cuda --out results/parts-h200.json
+    python -m benchmarks.parts_cost --redraw
 
-Twenty rows of 420,000 numbers, most of them an embedding: 6,000 rows of 64, or 1,000 of 384; on a GPU also
-MiniLM's 22.7 million, 30,522 rows of 384. `dense`: every client moves every row of the embedding; `words`:
-the k-th row with probability min(1, 100/k), as the words of a text are spread. The hybrid must cost at most
-three aggregates of whole rows. The filters must take at most 5 s on a CPU and 0.5 s on a GPU at n = 100,
-d = 320,000, and 0.5 s at n = 50, d = 2^18. The exit code is 1 where one does not. Times are the least of a
-few; on a CPU processor time of one thread, which others on the machine do not lengthen.
+The last writes the tables of docs/partitions.md from both records. Twenty rows of 420,000 numbers, most of
+them an embedding: 6,000 rows of 64, or 1,000 of 384; on a GPU also MiniLM's 22.7 million, 30,522 rows of 384.
+`dense`: every client moves every row of the embedding; `words`: the k-th row with probability min(1, 100/k),
+as the words of a text are spread. The hybrid must cost at most three aggregates of whole rows. Many narrow
+parts of many rows, 700 rows of 169 columns that are each a part, must cost at most ten. The filters must take
+at most 5 s on a CPU and 0.5 s on a GPU at n = 100, d = 320,000, and 0.5 s at n = 50, d = 2^18. The exit code
+is 1 where one does not. Times are the least of a few; on a CPU processor time of one thread, which others on
+the machine do not lengthen.
 """
 
 from __future__ import annotations
@@ -27,11 +30,17 @@ import numpy as np
 import randeigen
 from randeigen.partition import Partition
 from randeigen.rules import ChunkedFiltering, ChunkedNoRegret
+from studies.documents import redraw
 from studies.provenance import made_with
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RECORDS = ROOT / "docs" / "partitions.md", {"cpu": "parts-cpu.json", "h200": "parts-h200.json"}
 
 EMBEDDINGS = {"6,000 × 64": (6000, 64), "1,000 × 384": (1000, 384)}
 MINILM = {"30,522 × 384": (30_522, 384)}
-MOST_WHOLES = {"hybrid:rows:embedding": 3.0}  # other partitions are shown
+NARROW = (700, 169)
+MOST_WHOLES = {"hybrid:rows:embedding": 3.0, "columns:1": 10.0}  # other partitions are shown
+BOLD_WHOLES = 3.0  # what is asked of every partition
 
 
 def main() -> int:
@@ -40,8 +49,13 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--redraw", action="store_true", help="write the tables of the page, measure nothing")
     options = parser.parse_args()
-    lines = [*parts(options.device, options.repeats), *filters(options.device, options.repeats)]
+    if options.redraw:
+        redraw(PAGE, tables())
+        return 0
+    measure = (parts, narrow, filters)
+    lines = [line for each in measure for line in each(options.device, options.repeats)]
     for line in lines:
         print(line, flush=True)
     if options.out:
@@ -71,6 +85,41 @@ def parts(device: str, repeats: int) -> list[dict[str, Any]]:
                 lines.append(line | {"parts": partition.count, "fine": fine})
                 print(lines[-1], file=sys.stderr, flush=True)
     return lines
+
+
+def narrow(device: str, repeats: int) -> list[dict[str, Any]]:
+    """Many rows of few columns, each of which is a part."""
+    rows, cut = cloud(*NARROW, device), "columns:1"
+    key = {"rows": "{:,} × {:,}".format(*NARROW), "kind": "narrow"}
+    whole = least(partial(randeigen.aggregate, rows, eps=0.2, seed=0), device, repeats)
+    seconds = least(partial(randeigen.aggregate, rows, eps=0.2, seed=0, partition=cut), device, repeats)
+    line = key | {"partition": cut, "ms": 1e3 * seconds, "wholes": seconds / whole, "parts": NARROW[1]}
+    fine = seconds <= MOST_WHOLES[cut] * whole
+    return [key | {"partition": "whole", "ms": 1e3 * whole, "fine": True}, line | {"fine": fine}]
+
+
+def tables() -> dict[str, str]:
+    """Of the page, from the records: a line for each embedding, a column for each partition."""
+    cuts = {"whole": "whole rows", "tensor": '`"tensor"`', "hybrid:rows:embedding": '`"hybrid"`'}
+    cuts |= {"rows:embedding": "each embedding row"}
+    out = {}
+    for name, file in RECORDS.items():
+        lines = json.loads((ROOT / "results" / file).read_text())["lines"]
+        costs = {(one["rows"], one["kind"], one["partition"]): one for one in lines if "kind" in one}
+        text = [f"| embedding | {' | '.join(cuts.values())} |", "|---" * (1 + len(cuts)) + "|"]
+        for rows, kind in dict.fromkeys(key[:2] for key in costs if key[1] != "narrow"):
+            title = f"{rows.replace(' × ', ' rows of ')}, {kind}"
+            text.append(f"| {title} | {' | '.join(_entry(costs[rows, kind, cut]) for cut in cuts)} |")
+        out[f"{name} cost"] = "\n".join(text)
+    return out
+
+
+def _entry(line: dict[str, Any]) -> str:
+    text = f"{line['ms']:.1f} ms" if line["ms"] < 10 else f"{line['ms']:.0f} ms"
+    if line["partition"] in ("whole", "tensor"):
+        return text
+    text += f", {line['wholes']:.{1 if line['wholes'] < 10 else 0}f} wholes"
+    return f"**{text}**" if line["wholes"] > BOLD_WHOLES else text
 
 
 def filters(device: str, repeats: int) -> list[dict[str, Any]]:

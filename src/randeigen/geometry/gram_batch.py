@@ -112,8 +112,10 @@ class GramBatch(CloudBatch):
 
     def influence(self, weights: Numbers, factors: Numbers) -> Numbers:
         """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
-        covariances, root_weights = self.covariances(weights)
-        roots = root_weights * factors[:, None] ** 0.5
+        spread = where_true(self._mean_squares(weights) != 0)  # all others have their rows at the mean
+        some = slice(None) if len(spread) == self.p else spread
+        covariances, root_weights = self.take(some).covariances(weights[some])
+        roots = root_weights * factors[some, None] ** 0.5
         return namespace(roots).einsum("pij,pi,pj->ij", covariances, roots, roots)
 
     def distances_between(self, weights_a: Numbers, weights_b: Numbers) -> Numbers:
@@ -272,10 +274,8 @@ def squares_fit(squares: Numbers, shifted: Any) -> Flags:
     size = shifted.dtype.itemsize
     fits = (squares < min(LARGEST_EXACT_SQUARE[size], 1e300)).all(1)  # which NaN is not
     small = squares < SMALLEST_EXACT_SQUARE[size]
-    doubtful = where_true(small.any(1) & fits)
-    if len(doubtful):
-        differs = (shifted[doubtful] != 0).any(2)
-        fits[doubtful] = ~(small[doubtful] & differs).any(1)
+    if bool(small.any()):
+        fits = fits & ~(small & (shifted != 0).any(2)).any(1)
     return fits
 
 

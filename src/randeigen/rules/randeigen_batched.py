@@ -49,13 +49,34 @@ class _Round(NamedTuple):
 
 def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     """What `RandEigen.decide` makes of each cloud, with soft removal."""
-    xp, everything, n = namespace(batch.prior_weights), batch, batch.n
-    rounds_at_most = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
+    xp, many = namespace(batch.prior_weights), batch.n > MANY_ROWS
+    rounds_at_most = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if many else PATIENT_AND_HURRIED_ROUNDS
     constants = FAR_OUTLIER_RATIO, ISOTROPY_TOLERANCE, NEGLIGIBLE_WEIGHT, RESTORED_FACTOR, MIN_RELATIVE_WEIGHT
     if at_once := batch.filtered(f, SoftFilter(*rounds_at_most, *constants)):
         return BatchVerdict(at_once[0], _in_words(at_once[1]), at_once[2])
-    far = far_outliers_of_each(batch, f)
-    prior = xp.where(far, 0.0, batch.prior_weights)
+    prior = xp.where(far_outliers_of_each(batch, f), 0.0, batch.prior_weights)
+    if xp is not np or f == 0:
+        return _decided(batch, prior, f, rounds_at_most)
+    # Of most words most clients have none: all rows but a few far ones are the pivot, and that is all.
+    settled = ~((prior > 0) & (batch.squared_norms_from_pivot() > 0)).any(1) & ((prior > 0).sum(1) > 1)
+    going = np.flatnonzero(~settled)
+    if len(going) == batch.p:
+        return _decided(batch, prior, f, rounds_at_most)
+    zeros = np.zeros(batch.p)
+    tops = TopDirections(zeros, np.zeros_like(prior), zeros.copy(), zeros.copy())
+    weights = prior / prior.sum(1)[:, None]
+    stops = np.full(batch.p, str(Stop.IDENTICAL_ROWS), dtype=object)
+    if len(going):
+        verdict = _decided(batch.take(going), prior[going], f, rounds_at_most)
+        weights[going], stops[going] = verdict.weights, verdict.stops
+        for values, of_going in zip(tops, verdict.tops, strict=True):
+            values[going] = of_going
+    return BatchVerdict(weights, tuple(stops.tolist()), tops)
+
+
+def _decided(batch: GeometryBatch, prior: Numbers, f: int, rounds_at_most: tuple[int, int]) -> BatchVerdict:
+    """The same after far outliers have lost their weight."""
+    xp, everything, n = namespace(prior), batch, batch.n
     total = batch.prior_weights.sum(1)
     floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f).heaviest * total, total / n)
     patient, hurried = rounds_at_most
