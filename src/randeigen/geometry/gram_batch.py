@@ -199,7 +199,8 @@ def _measured(
 ) -> tuple[Numbers, Flags]:
     """(p, n, n) inner products, and (p,) whether they are sound."""
     if as_they_lie:
-        gram, fits = _measured_as_they_lie(beside(np.tile(three, (len(pieces), 1)), pieces), pieces)
+        rows = beside(np.array(three), pieces).repeat(len(pieces), 1)
+        gram, fits = _measured_as_they_lie(rows, pieces)
     else:
         gram, fits = _measured_from(middle_of_three(*(pieces[:, i] for i in three)), pieces)
     near = _is_near_by_pairs(gram, pairs)

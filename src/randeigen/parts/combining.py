@@ -49,7 +49,8 @@ class Combining:
         n = int(np.count_nonzero(usable))
         self.partition, self.usable = partition, usable
         self.union = Union(n, corrupt)
-        self.weights = np.tile(default, (partition.count, 1))
+        self.weights = np.empty((partition.count, n))
+        self.weights[:] = default
         self.scales = np.full(partition.count, scale)
         self.bounds = np.full(partition.count, math.nan)  # of parts that keep the weights of the whole rows
         self.stops: dict[int, str] = {}

@@ -71,9 +71,11 @@ def merged_columns(
     programs = min(processors(block.device) * shape.programs, steps.total)
     answer = torch.empty(block.shape[1], dtype=torch.float64 if wide else torch.float32, device=block.device)
     events = torch.empty((programs, 3), dtype=torch.float64, device=block.device)
+    even = np.zeros(len(order) + len(order) % 2, np.float64 if wide else np.float32)
+    even[: len(order)] = weights[order]
     their_weights, starts, offsets = on_device(
         block.device,
-        np.asarray(weights, np.float64)[order],
+        even,
         addresses(block)[:, order],
         np.array([0, *accumulate(lengths[:-1])]),
     )
@@ -115,17 +117,21 @@ def _columns_kernel(
             total = tl.zeros((COLUMNS,), FLOAT)
             plain = tl.zeros((COLUMNS,), FLOAT)
             if NETWORK:
-                values = ()
+                # All loads come before anything waits for one of them.
+                numbers, values = (), ()
                 for i in tl.static_range(LINES):
                     row = tl.load(rows + i, mask=i < n, other=0).to(tl.pointer_type(DTYPE))
-                    x = tl.load(row + c, mask=inside & (i < n), other=0.0).to(FLOAT)
+                    x = tl.load(row + c, mask=inside & (i < n), other=0.0)
+                    numbers = numbers + (x,)  # type: ignore[assignment]  # noqa: RUF005
+                for i in tl.static_range(LINES):
+                    x = numbers[i].to(FLOAT)
                     total += tl.load(weights + i, mask=i < n, other=0.0).to(FLOAT) * x
                     plain += x
                     # As many numbers below as above all others: then the median's place is known beforehand.
                     nothing = float("inf")
                     if KIND == 0:
                         nothing = tl.where(i < n + (LINES - n) // 2, float("-inf"), float("inf"))
-                    values = values + (tl.where(i < n, x, nothing),)  # type: ignore[assignment]  # noqa: RUF005
+                    values = values + (tl.where(i < n, x, nothing),)  # noqa: RUF005
                 answer = network_sorted(values, n, f, KIND, FLOAT, BITS, LINES, COLUMNS)
             else:
                 at = tl.load(rows + line, mask=line < n, other=0).to(tl.pointer_type(DTYPE))

@@ -87,22 +87,21 @@ def alignment(block: Any, starts: NDArray[np.int64]) -> int:
 
 
 def on_device(device: Any, *tables: NDArray[Any], wait: bool = False) -> list[Any]:
-    """Tables of 64-bit numbers on a GPU, by one transfer that nobody waits for, if not told to.
+    """Tables of 64-bit numbers, or of pairs of 32, on a GPU: by one transfer, awaited only if told to.
 
     Each begins at a multiple of 16 bytes: kernels are compiled for that, and else would be once more.
     """
     import torch
 
-    sizes = [table.size + table.size % 2 for table in tables]
+    numbers = [table.reshape(-1).view(np.int64) for table in tables]
+    sizes = [each.size + each.size % 2 for each in numbers]
     whole, at = np.zeros(sum(sizes), np.int64), 0
-    for table, size in zip(tables, sizes, strict=True):
-        whole[at : at + table.size] = table.view(np.int64).reshape(-1)
+    for each, size in zip(numbers, sizes, strict=True):
+        whole[at : at + each.size] = each
         at += size
     parts = torch.from_numpy(whole).to(device, non_blocking=not wait).split(sizes)
-    return [
-        part.view(torch.float64) if t.dtype == np.float64 else part
-        for part, t in zip(parts, tables, strict=True)
-    ]
+    floats = {np.dtype(np.float64): torch.float64, np.dtype(np.float32): torch.float32}
+    return [part.view(floats.get(t.dtype, torch.int64)) for part, t in zip(parts, tables, strict=True)]
 
 
 @cache
