@@ -149,8 +149,8 @@ class _Chunks:
     def __call__(self, columns: slice, block: Block) -> Any:
         """Chunks are counted from column 0; a block that cuts one has two shorter ones."""
         n, chunk, on_host = block.shape[0], self.plan.chunk, isinstance(block, np.ndarray)
-        most = min(CHUNK_GROUP_NUMBERS // (n * chunk), CHUNK_GROUP_NUMBERS // (8 * n * n))
-        step = max(most if on_host else DEVICE_GRAM_NUMBERS // (n * n), 1) * chunk
+        together = CHUNK_GROUP_NUMBERS // 8 if on_host else DEVICE_GRAM_NUMBERS
+        step = max(together // (n * n), 1) * chunk
         cuts = [
             columns.start,
             *range(columns.start // chunk * chunk + step, columns.stop, step),
@@ -166,7 +166,6 @@ class _Chunks:
         """(b,) the answer for the chunks from this column on."""
         start, block = group
         (n, width), chunk = block.shape, self.plan.chunk
-        block = as_float64(block) if isinstance(block, np.ndarray) else block  # on a GPU slice by slice
         answer, head = as_float64(block[0]), min(-start % chunk, width)
         whole = (width - head) // chunk
         body = slice(head, head + whole * chunk)
