@@ -41,50 +41,31 @@ def takes(images: Tensor, kernels: Tensor, pad: int) -> bool:
     return bool(fits and all(side > 0 and side % 2 == 0 for side in sides))
 
 
-def block(images: Tensor, kernels: Tensor, bias: Tensor, pad: int, last: bool = True) -> Tensor:
-    """(G, B, h/2, w/2, O): max over 2×2 of relu(convolution + bias).
+def block(
+    images: Tensor, kernels: Tensor, bias: Tensor, pad: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """(G, B, h/2, w/2, O'): max over 2×2 of relu(convolution + bias), of this type.
 
     Of (G, B, H, W, C') images, (G, O, C, k, k) kernels and (G, O) biases. C' is 1, or C padded
-    with channels of zeros to a power of two. The last block's values lie in memory channel by channel, so
-    that to flatten them costs nothing. Those that another block reads are bfloat16, to which it would round
-    them anyway, and padded as it wants them.
+    with channels of zeros to a power of two, as O' is of O. What only another block reads may be bfloat16,
+    to which that rounds its images anyway.
     """
-    out: Tensor = _Block.apply(images, kernels, bias, pad, last)
-    return out.permute(0, 1, 3, 4, 2) if last else out
-
-
-class Linear(torch.autograd.Function):
-    """(G, B, O) from (G, B, I) inputs, (G, O, I) weights and (G, O) biases.
-
-    The gradient of the weights lies in memory as they do, which that of a transposed product does not.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
-        """Client by client."""
-        ctx.save_for_backward(inputs, weights)
-        return torch.baddbmm(bias[:, None], inputs, weights.transpose(1, 2))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Of inputs, weights and bias."""
-        inputs, weights = ctx.saved_tensors
-        grad_inputs = torch.bmm(grads[0], weights) if ctx.needs_input_grad[0] else None
-        return grad_inputs, torch.bmm(grads[0].transpose(1, 2), inputs), grads[0].sum(1)
+    out: Tensor = _Block.apply(images, kernels, bias, pad, dtype)
+    return out
 
 
 class _Block(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor, kernels: Tensor, bias: Tensor, pad: int, last: bool) -> Tensor:
+    def forward(
+        ctx: Any, images: Tensor, kernels: Tensor, bias: Tensor, pad: int, dtype: torch.dtype
+    ) -> Tensor:
         """The pooled values; the gradient needs only which of the four inputs each came from."""
-        ctx.dtype, ctx.pad, ctx.last = images.dtype, pad, last
+        ctx.dtype, ctx.pad = images.dtype, pad
         images = images.contiguous()
         if images.shape[-1] > 1:
             images = images.to(torch.bfloat16)
         filled = functional.pad(bias, (0, _power(bias.shape[1]) - bias.shape[1]))
-        pooled, source = _convolve_and_pool(
-            images, _grouped(kernels, images), filled, pad, bias.shape[1] if last else 0
-        )
+        pooled, source = _convolve_and_pool(images, _grouped(kernels, images), filled, pad, dtype)
         ctx.save_for_backward(images, kernels, source)
         return pooled
 
@@ -93,14 +74,13 @@ class _Block(torch.autograd.Function):
         """The images' gradient is a convolution too, with the kernels rotated by 180 degrees."""
         images, kernels, source = ctx.saved_tensors
         k = kernels.shape[3]
-        unpooled, grad_bias = _unpool(grads[0].contiguous(), source, ctx.last)
+        unpooled, grad_bias = _unpool(grads[0].contiguous(), source)
         grad_kernels = _correlate(images, unpooled, kernels.shape, ctx.pad)
         grad_images = None
         if ctx.needs_input_grad[0]:
             rotated = _grouped(kernels, unpooled, rotated=True)
             grad_images = _convolve(unpooled, rotated, k - 1 - ctx.pad, ctx.dtype)[..., : images.shape[-1]]
-        grad_bias = grad_bias[:, : kernels.shape[1]].contiguous()
-        return grad_images, grad_kernels, grad_bias, None, None
+        return grad_images, grad_kernels, grad_bias[:, : kernels.shape[1]], None, None
 
 
 def _grouped(kernels: Tensor, images: Tensor, rotated: bool = False) -> Tensor:
@@ -120,17 +100,13 @@ def _grouped(kernels: Tensor, images: Tensor, rotated: bool = False) -> Tensor:
 
 
 def _convolve_and_pool(
-    images: Tensor, grouped: Tensor, bias: Tensor, pad: int, flat: int
+    images: Tensor, grouped: Tensor, bias: Tensor, pad: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Pooled (G, B, h/2, w/2, O'), and the source of each value: 0 to 3, or 4 where ReLU gave 0.
-
-    With `flat`, the number of channels, the former are (G, B, O, h/2, w/2).
-    """
+    """Pooled (G, B, h/2, w/2, O), and the source of each value: 0 to 3, or 4 where ReLU gave 0."""
     g, b, height, width, _ = images.shape
     h, w = height + 2 * pad - grouped.shape[1] + 2, width + 2 * pad - grouped.shape[1] + 2
-    source = torch.empty((g, b, h // 2, w // 2, bias.shape[1]), dtype=torch.uint8, device=images.device)
-    shape, dtype = ((g, b, flat, h // 2, w // 2), torch.float32) if flat else (source.shape, torch.bfloat16)
-    pooled = torch.empty(shape, dtype=dtype, device=images.device)
+    pooled = torch.empty((g, b, h // 2, w // 2, bias.shape[1]), dtype=dtype, device=images.device)
+    source = torch.empty(pooled.shape, dtype=torch.uint8, device=images.device)
     _run_convolution(images, grouped, pooled, pad, (h, w), bias, source)
     return pooled, source
 
@@ -159,7 +135,6 @@ def _run_convolution(
     stacked_kernels.convolve[(triton.cdiv(b * ((h + 1) // 2) * ((w + 1) // 2), squares), g)](
         images, grouped, out, bias, source, b,
         H=height, W=width, C=c, h=h, w=w, N=n, T=grouped.shape[1], PAD=pad, POOL=source is not None,
-        FLAT=source is not None and out.dtype is torch.float32, OUT=out.shape[2],
         SQUARES=squares, TAPS=TAPS, num_warps=8, num_stages=3,
     )  # fmt: skip
 
@@ -183,25 +158,15 @@ def _correlate(images: Tensor, grad_output: Tensor, shape: tuple[int, ...], pad:
     return out
 
 
-def _unpool(grad_output: Tensor, source: Tensor, flat: bool) -> tuple[Tensor, Tensor]:
+def _unpool(grad_output: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """(G, B, h, w, O) every gradient at the position that its pooled value came from; (G, O) their sums."""
-    g, b, h, w, o = source.shape
+    g, b, h, w, o = grad_output.shape
     out = torch.empty((g, b, 2 * h, 2 * w, o), dtype=torch.bfloat16, device=grad_output.device)
     rows = ELEMENTS // o
     programs = triton.cdiv(b * h * w, rows)
     sums = torch.empty((g, programs, o), dtype=torch.float32, device=grad_output.device)
     stacked_kernels.unpool[(programs, g)](
-        grad_output,
-        source,
-        out,
-        sums,
-        b * h * w,
-        h=2 * h,
-        w=2 * w,
-        N=o,
-        FLAT=flat,
-        OUT=grad_output.shape[2],
-        ROWS=rows,
+        grad_output, source, out, sums, b * h * w, h=2 * h, w=2 * w, N=o, ROWS=rows
     )
     return out, sums.sum(1)
 

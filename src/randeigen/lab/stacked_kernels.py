@@ -51,13 +51,10 @@ def _larger(a, i, b, j):  # type: ignore[no-untyped-def]
 def convolve(  # type: ignore[no-untyped-def]
     images, kernels, out, bias, source, B,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, h: tl.constexpr, w: tl.constexpr,
-    N: tl.constexpr, T: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr, FLAT: tl.constexpr,
-    OUT: tl.constexpr, SQUARES: tl.constexpr, TAPS: tl.constexpr,
+    N: tl.constexpr, T: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
+    SQUARES: tl.constexpr, TAPS: tl.constexpr,
 ):  # fmt: skip
-    """Squares of a convolution; with `POOL` the largest of each, with bias and ReLU, and where it was.
-
-    `FLAT` values are channel by channel, `OUT` of them, as linear layers have them.
-    """
+    """Squares of a convolution; with `POOL` the largest of each, with bias and ReLU, and where it was."""
     g = tl.program_id(1).to(tl.int64)
     images += g * B * H * W * C
     kernels += g * T * T * C * 4 * N
@@ -90,13 +87,9 @@ def convolve(  # type: ignore[no-untyped-def]
         channel = tl.arange(0, N)[None, :]
         best += tl.load(bias + g * N + channel)
         index = tl.where(best > 0, index, 4)
-        tl.store(source + g * many * N + m * N + channel, index.to(tl.uint8), mask=m < many)
-        best = tl.where(best < 0, 0.0, best).to(out.dtype.element_ty)
-        if FLAT:
-            at = ((g * B + b) * OUT + channel) * (tall * wide) + m % (tall * wide)
-            tl.store(out + at, best, mask=(m < many) & (channel < OUT))
-        else:
-            tl.store(out + g * many * N + m * N + channel, best, mask=m < many)
+        at = g * many * N + m * N + channel
+        tl.store(out + at, tl.where(best < 0, 0.0, best).to(out.dtype.element_ty), mask=m < many)
+        tl.store(source + at, index.to(tl.uint8), mask=m < many)
     else:
         y, x = i + n // N // 2, j + n // N % 2
         at = g * B * h * w * N + ((b * h + y) * w + x) * N + n % N
@@ -154,19 +147,15 @@ def fold(  # type: ignore[no-untyped-def]
 @triton.jit
 def unpool(  # type: ignore[no-untyped-def]
     grad_output, source, out, sums, many,
-    h: tl.constexpr, w: tl.constexpr, N: tl.constexpr, FLAT: tl.constexpr, OUT: tl.constexpr,
-    ROWS: tl.constexpr,
+    h: tl.constexpr, w: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Each gradient at its place among four, 0 at the others; and their sums."""
     g, n = tl.program_id(1).to(tl.int64), tl.arange(0, N)[None, :]
     m = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    at = (g * many + m) * N + n
+    grad = tl.load(grad_output + at, mask=m < many, other=0.0).to(tl.float32)
+    index = tl.load(source + at, mask=m < many, other=4)
     b, i, j = m // (h // 2 * (w // 2)), m // (w // 2) % (h // 2) * 2, m % (w // 2) * 2
-    if FLAT:
-        at = g * many * OUT + (b * OUT + n) * (h // 2 * (w // 2)) + m % (h // 2 * (w // 2))
-        grad = tl.load(grad_output + at, mask=(m < many) & (n < OUT), other=0.0).to(tl.float32)
-    else:
-        grad = tl.load(grad_output + (g * many + m) * N + n, mask=m < many, other=0.0).to(tl.float32)
-    index = tl.load(source + (g * many + m) * N + n, mask=m < many, other=4)
     out += g * many * 4 * N
     for corner in tl.static_range(4):
         position = ((b * h + i + corner // 2) * w + j + corner % 2) * N + n

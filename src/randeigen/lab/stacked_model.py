@@ -125,15 +125,14 @@ def _through_layers(model: Any, parameters: Sequence[Tensor], images: Tensor) ->
         layer = layers.pop(0)
         if x.is_cuda and _is_block(layer, *layers[:2]) and stacked_cuda.takes(x, left[0], layer.padding[0]):
             del layers[:2]
-            last = not _is_block(*layers[:3])
-            x = stacked_cuda.block(x, left.pop(0), left.pop(0), layer.padding[0], last)
-            if not (last or stacked_cuda.takes(x, left[0], layers[0].padding[0])):
+            more = _is_block(*layers[:3])
+            dtype = torch.bfloat16 if more else torch.float32
+            x = stacked_cuda.block(x, left.pop(0), left.pop(0), layer.padding[0], dtype)
+            if not (more and stacked_cuda.takes(x, left[0], layers[0].padding[0])):
                 x = x[..., : layer.out_channels].float()
         elif isinstance(layer, nn.Conv2d):
             x = _Convolve.apply(x, left.pop(0), layer.padding[0])
             x = x + left.pop(0)[:, None, None, None] if layer.bias is not None else x
-        elif isinstance(layer, nn.Linear) and layer.bias is not None and x.is_cuda:
-            x = stacked_cuda.Linear.apply(x, left.pop(0), left.pop(0))
         elif isinstance(layer, nn.Linear):
             weight = left.pop(0).transpose(1, 2)
             bias = left.pop(0)[:, None] if layer.bias is not None else None
