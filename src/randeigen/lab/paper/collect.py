@@ -90,7 +90,7 @@ class Records:
         )
 
     def _clean(self, cell: Cell, run: Run) -> tuple[float, float | None] | None:
-        """Accuracy of the unattacked mean after as many rounds, and the attack's last success rate on it.
+        """Accuracy of the unattacked mean after as many rounds, and the attack's success rate on it.
 
         Poisoned data sets leave the accuracy as it is: their defences are compared with none.
         """
@@ -108,10 +108,7 @@ class Records:
         both = (*self.runs(same), *self._other.get(_key(same), ()))
         for other in both:
             if other.seed == run.seed and other.rounds >= run.rounds:
-                history = other.history[: run.rounds]
-                key = f"unattacked {cell.attack}"
-                rates = [one["more"][key] for one in history if key in one.get("more", {})]
-                return 100 * history[-1]["accuracy"], 100 * rates[-1] if rates else None
+                return 100 * other.history[run.rounds - 1]["accuracy"], _rate(other, cell.attack, run.rounds)
         return None
 
     @cached_property
@@ -121,6 +118,15 @@ class Records:
     def record(self, path: Path) -> dict[str, Any] | None:
         """A record of a measurement; None where there is none."""
         return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _rate(unattacked: Run, attack: str, rounds: int) -> float | None:
+    """The attack's success on an unattacked model, in percent, in the round nearest to this one of those in
+    which it was measured.
+    """
+    key = f"unattacked {attack}"
+    rates = {t: one["more"][key] for t, one in enumerate(unattacked.history, 1) if key in one.get("more", {})}
+    return 100 * float(rates[min(rates, key=lambda t: abs(t - rounds))]) if rates else None
 
 
 def _accuracy(run: Run) -> tuple[float, None]:
