@@ -68,18 +68,46 @@ def _check_bulyan_rows(n: int, f: int) -> None:
 
 
 def _bulyan_selection(apart: Array, f: int, count: int) -> NDArray[np.intp]:
-    """The rows Krum picks, one at a time from those left."""
-    left = np.arange(apart.shape[0])
-    picked = []
-    for _ in range(count):
-        near = max(left.size - f - 2, 1)
-        # The row itself, at distance 0, is among the nearest and adds nothing.
-        among = apart[np.ix_(left, left)]
-        scores = np.partition(among, min(near, left.size - 1), axis=1)[:, : near + 1].sum(axis=1)
-        best = int(np.argmin(scores))
-        picked.append(left[best])
-        left = np.delete(left, best)
+    """The rows Krum picks, one at a time from those left.
+
+    Each row's others are sorted once. A pick takes one distance from every score: the distance to the row
+    picked where that is among the nearest, else that of the last of these. Scores that rounding does not
+    tell apart are summed up afresh.
+    """
+    r = apart.shape[0]
+    left, lines, picked = np.ones(r, dtype=bool), np.arange(r), list[int]()
+    order = apart.argsort(axis=1)
+    rank = np.empty_like(order)  # rank[j, i]: of row j in the order of row i
+    rank[order, lines[:, None]] = lines
+    # The row itself, at distance 0, is among the nearest and adds nothing.
+    scores = _sums_of_nearest(apart, lines, left, f)
+    rounding = 1e-15 * r * scores
+    # Where a row's nearest end in its order, counted through all lines.
+    last = lines * r + min(max(r - f - 2, 1), r - 1)
+    first, order = lines * r, order.reshape(-1)
+    for gone in range(count):
+        near = max(r - gone - f - 2, 1)
+        level = (scores - rounding <= (scores + rounding).min()).nonzero()[0]
+        if level.size > 1 or near == 1:  # from there on a score is that of two rows
+            level = level if near > 1 else np.flatnonzero(left)
+            level = level[[int(np.argmin(_sums_of_nearest(apart, level, left, f)))]]
+        best = int(level[0])
+        picked.append(best)
+        inside = rank[best] + first <= last
+        scores -= np.where(inside, apart[best], apart[lines, order[last]])
+        left[best], scores[best] = False, np.inf
+        last -= ~inside
+        while (beyond := ~left[order[last]] & (last > first)).any():
+            last -= beyond
     return np.sort(np.array(picked, dtype=np.intp))
+
+
+def _sums_of_nearest(apart: Array, rows: NDArray[np.intp], left: Mask, f: int) -> Array:
+    """Of some rows, the sum of the distances to the r−f−2 nearest of the r rows left."""
+    r = int(np.count_nonzero(left))
+    near = max(r - f - 2, 1)
+    among = apart[np.ix_(rows, np.flatnonzero(left))]
+    return np.asarray(np.partition(among, min(near, r - 1), axis=1)[:, : near + 1].sum(axis=1))
 
 
 @dataclass(frozen=True)
