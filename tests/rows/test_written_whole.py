@@ -132,9 +132,18 @@ def updates(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(params=[False, True], ids=["in memory", "in the file"])
+def made_in_file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the command writes its answer while it is made, as it does if that is large."""
+    pytest.importorskip("typer")
+    if request.param:
+        monkeypatch.setattr("randeigen.cli.aggregate_files.MAPPED_BYTES", 0)
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("made_in_file")
 @pytest.mark.parametrize("size", [0, 1024, 4096, 4127])
 def test_the_command_fails_on_a_full_disk_and_leaves_nothing(updates: Path, size: int) -> None:
-    pytest.importorskip("typer")
     from commands import cli
 
     call = ["aggregate", updates / "in", "--f", 1, "--out", updates / "m.npy", "--audit", updates / "a.json"]
@@ -146,10 +155,10 @@ def test_the_command_fails_on_a_full_disk_and_leaves_nothing(updates: Path, size
     assert sorted(path.name for path in updates.iterdir()) == ["in"]
 
 
+@pytest.mark.usefixtures("made_in_file")
 def test_an_audit_that_cannot_be_written_takes_the_answer_with_it(
     updates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("typer")
     from commands import cli
     from randeigen.cli import audit as audits
 
@@ -165,6 +174,29 @@ def test_an_audit_that_cannot_be_written_takes_the_answer_with_it(
     monkeypatch.undo()
     assert cli(*call).exit_code == 0
     assert json.loads((updates / "a.json").read_text())["output"]["bytes"] == 4128
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz"])
+@pytest.mark.parametrize("rule", ["randeigen", "median", "centered-clipping"])
+def test_a_large_answer_that_is_written_while_it_is_made_has_the_same_bytes(
+    suffix: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("typer")
+    from commands import cli
+
+    rng, (updates, out) = np.random.default_rng(0), (tmp_path / "in", tmp_path / f"m.{suffix}")
+    updates.mkdir()
+    for i in range(7):
+        rows = {"a": rng.standard_normal((30, 7)), "b": np.float32([i, 2, 3]), "steps": np.int64([i])}
+        save.write_safetensors(updates / f"{i}.safetensors", rows, {"a": "BF16"})
+    (updates / "6.safetensors").write_bytes(b"short")
+    call = ["aggregate", updates, "--f", 2, "--seed", 1, "--rule", rule, "--out", out, "--force"]
+    assert cli(*call).exit_code == 0
+    plain = out.read_bytes()
+    monkeypatch.setattr("randeigen.cli.aggregate_files.MAPPED_BYTES", 0)
+    assert cli(*call).exit_code == 0
+    assert out.read_bytes() == plain
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", f"m.{suffix}"]
 
 
 def test_a_large_answer_is_made_in_a_file_without_a_name(

@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,9 @@ import randeigen
 from randeigen.cli.console import UsageError, print_error
 from randeigen.cli.options import AggregateOptions
 from randeigen.errors import BadRows, MissingExtra, TooManyCorrupt, Unusable
+from randeigen.partials.draft import WholeDraft
 from randeigen.rows import as_rows, write_answer
-from randeigen.rows.file_rows import Visit, suffix_of
+from randeigen.rows.file_rows import MAPPED_BYTES, Visit, suffix_of
 from randeigen.rows.formats.headers import FORMATS
 from randeigen.rows.formats.io import is_url, storage
 from randeigen.rows.write import storage_code
@@ -174,6 +176,7 @@ class Judged(NamedTuple):
     result: Aggregate
     dtypes: dict[str, str]  # array name: the dtype that most files store
     numbers: int  # how many numbers of each file are averaged
+    is_written: bool = False  # whether the answer is in the draft already, and nowhere else
 
 
 def aggregate_files(
@@ -183,28 +186,35 @@ def aggregate_files(
     out: str,
     progress: Progress | None,
     visit: Visit | None = None,
+    draft: str | None = None,
 ) -> Judged:
-    """The aggregate of the files; `out` is checked to be able to hold it."""
+    """The aggregate of the files; `out` is checked to be able to hold it.
+
+    A large answer is written into the file `draft`, if that is given, while it is made.
+    """
     f = rule.assumed_corrupt(
         len(paths)
     )  # an f that so few files cannot afford is refused before any is opened
     rows = _open(paths, rule, f, visit)
     dtypes = dict(rows.dtypes)
     check_form(out, dtypes)
+    is_large = rows.d * rows.work.itemsize >= MAPPED_BYTES
+    to_draft = draft is not None and is_large and suffix_of(out) != ".npz" and call.partition == "whole"
     try:
-        result = randeigen.aggregate(
-            rows,
-            rule=rule,
-            seed=call.seed,
-            geometry=call.geometry,
-            on_excess=call.on_excess,
-            partition=call.partition,
-            row_weights=call.counts,
-            progress=progress,
-        )
+        with WholeDraft(draft, rows) if draft is not None and to_draft else nullcontext() as rows.output:
+            result = randeigen.aggregate(
+                rows,
+                rule=rule,
+                seed=call.seed,
+                geometry=call.geometry,
+                on_excess=call.on_excess,
+                partition=call.partition,
+                row_weights=call.counts,
+                progress=progress,
+            )
     except TooManyCorrupt as error:
         raise TooManyCorrupt(excess_of_files(error, paths, f), error.reasons) from None
-    return Judged(result, dtypes, rows.d)
+    return Judged(result, dtypes, rows.d, to_draft)
 
 
 def _open(paths: Sequence[str], rule: Rule, f: int, visit: Visit | None) -> Any:

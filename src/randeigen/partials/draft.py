@@ -12,8 +12,8 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -74,7 +74,8 @@ class Draft:
         except FileExistsError:
             self._handle = os.open(self.path, flags)
         try:
-            os.ftruncate(self._handle, self._size)
+            with self._naming_errors():
+                os.ftruncate(self._handle, self._size)
             self._write(0, self._header)
         except BaseException:
             self.__exit__(*sys.exc_info())
@@ -168,11 +169,38 @@ class Draft:
 
     def _write(self, start: int, data: bytes | memoryview) -> None:
         view, done = memoryview(data), 0
-        try:
+        with self._naming_errors():
             while done < len(view):
                 done += os.pwrite(self._handle, view[done:], start + done)
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        """An OSError names the file, and says what became of it."""
+        try:
+            yield
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}; nothing was written", self._out) from error
+
+
+class WholeDraft(Draft):
+    """The answer's file while one process writes it, column by column; giving it its name is left to others.
+
+    What is written lies in no memory but the system's cache, so that the cache is left to the rows.
+    """
+
+    def __init__(self, path: str, rows: FileRows) -> None:
+        super().__init__(path, rows, "", range(1), 1)
+        self._rows = rows
+
+    @property
+    def path(self) -> str:
+        return self._out
+
+    def finish(self, weights: Weights) -> None:
+        """Integers and bools too; returns once the disk holds all."""
+        self.write_carried(self._rows.carried(weights))
+        with self._naming_errors():
+            os.fsync(self._handle)
 
 
 class Finished(Draft):

@@ -91,6 +91,7 @@ class FileRows:
             (self.structure[k][0], tuple(self.structure[k][2])) for k in self._averaged
         ]
         self.on_host = True
+        self.output: Answer | None = None  # where the answer goes, if not into memory
         self._carried: dict[int, NDArray[Any]] | None = None
         self.dtypes: dict[str, str] = {name: code for name, code, _ in self.structure}
         if not self.d:
@@ -139,6 +140,8 @@ class FileRows:
 
     def answer(self) -> Answer:
         """Fresh arrays, by name; for .npy the one array. bfloat16 becomes float32, see `dtypes`."""
+        if self.output is not None:
+            return self.output
         averaged = {
             k: _room(shape, np.dtype(np.float32) if code == "BF16" else storage(code))
             for k, (_, code, shape) in enumerate(self.structure)

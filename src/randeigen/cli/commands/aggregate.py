@@ -166,16 +166,16 @@ def _run(
     if counts is not None:
         call = replace(call, counts=read_counts(counts, paths))
 
-    with progress_bar(output.quiet) as progress:
-        prints = Fingerprints(paths, progress)
-        judged = aggregate_files(
-            paths, rule, call, out, progress, prints.visit if audit is not None else None
-        )
-    result = judged.result
-    files = file_outcomes(result, counts=call.counts)
-    call = replace(call, seed=result.seed)
     with staging(out) as draft:  # the answer and its audit, or neither
-        write(draft, result, judged.dtypes)
+        with progress_bar(output.quiet) as progress:
+            prints = Fingerprints(paths, progress)
+            visit = prints.visit if audit is not None else None
+            judged = aggregate_files(paths, rule, call, out, progress, visit, draft)
+        result = judged.result
+        files = file_outcomes(result, counts=call.counts)
+        call = replace(call, seed=result.seed)
+        if not judged.is_written:
+            write(draft, result, judged.dtypes)
         if audit is not None:
             outcome = audits.Outcome(prints.all(), files, judged, digest(draft))
             audits.save(audit, audits.record(call, rule, paths, outcome, out, audit))
