@@ -36,6 +36,7 @@ from randeigen.types import Array, Geometry, Index
 
 STANDS_OUT = 3.0  # measured: docs/partitions.md
 WORTHWHILE = 0.5
+PROBED_PARTS = 16  # parts: if none of so many is small as seen from the origin, the rows are not near it
 MAX_HOST_PARTS = 64  # parts that are judged sooner in main memory than by a thousand launches on a GPU
 
 
@@ -79,7 +80,7 @@ class HybridJudge:
         left = np.arange(len(pieces))
         if isinstance(pieces, np.ndarray) and pieces.dtype.itemsize >= 4 and 1e-15 < most < 1e15:
             left = left[~(self._squares(pieces) <= most * most)]
-            if 2 * left.size <= len(pieces):  # else the rows are not near the origin
+            if (self._frobenius_norms(pieces[left[:PROBED_PARTS]]) <= most * most).any():
                 left = left[~(self._frobenius_norms(pieces[left]) <= most * most)]
         some = pieces if left.size == len(pieces) else pieces[left.tolist()]
         return left[~(self._variances(some, most) <= most * most)] if left.size else left
