@@ -13,7 +13,7 @@ from randeigen.lab.paper.collect import Measured, Records
 from randeigen.lab.paper.growth import slope
 from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import IMAGES
-from randeigen.lab.paper.reported_numbers import Reported, rows, table
+from randeigen.lab.paper.reported_numbers import Reported, formula, rows, table
 from randeigen.lab.report_html import TableCell
 from randeigen.lab.sweep_page import comparison_cells, grouped, interval_text
 
@@ -197,11 +197,11 @@ def prior_work_table(records: Records) -> Grid | None:
             [
                 rule,
                 f"d^{slope([line['d'] for line in late], [line['seconds'] for line in late]):.2f}",
-                row["complexity"] if row else "",
+                formula(row["complexity"]) if row else "",
                 _exponent(d, [line["bias"] for line in of]),
                 ", ".join(f"{round(line['bias'], 9):.2g}" for line in of),
                 ", ".join(f"{round(line['relative'], 9):.2g}" for line in of),
-                row["max_bias"] if row else "",
+                formula(row["max_bias"]) if row else "",
             ]
         )
     sizes = ", ".join(f"{line['d']:,}" for line in record["lines"] if line["rule"] == "mean")
