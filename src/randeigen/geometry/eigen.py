@@ -1,5 +1,8 @@
 """Top eigenpairs: by LAPACK, by polynomials of the matrix on a block of directions, by power iteration.
 
+Of a dense matrix LAPACK's eigenvalues alone cost less than half of what they do with all vectors; the one
+vector that is wanted solves a system of equations.
+
 For a block the matrix may be a tensor on a GPU: then products are made there, and what is small on the host.
 """
 
@@ -17,7 +20,10 @@ from randeigen.types import Array, Mask
 
 Operator: TypeAlias = Callable[[Array], Array]
 
-MAX_DENSE_ROWS = 40  # rows up to which a dense decomposition is fastest
+MAX_DECOMPOSED_ROWS = 24  # rows up to which all eigenvectors are had sooner than one by a system of equations
+MAX_DENSE_ROWS = 40  # rows up to which dense eigenvalues are always fastest
+MAX_UNSETTLED_DENSE_ROWS = 100  # the same where the top must be known to the last digits
+SOLVED_RESIDUAL = 1e-12  # of the eigenvalue, that a solution may have
 RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
 MAX_PLAIN_EXPONENT = 300  # numbers within 2**±300 can be squared twice
 MAX_POWER_STEPS = 200  # power iterations where LAPACK has failed
@@ -29,7 +35,6 @@ SETTLING_GROWTH = 1e2  # factor after which it is known, but for the last digits
 SETTLED_RESIDUAL = 1e-2  # of what tells eigenvalues apart, where it matters only how large the top one is
 MAX_CHEBYSHEV_DEGREE = 48  # products to get there; a Rayleigh-Ritz step costs as much as ten
 EARLY_CHECK_DEGREE = 8  # products after which a top eigenvalue outside the bulk has begun to grow
-SQUARINGS = 6  # the matrix to the power 2^6
 CACHE_LINE_NUMBERS = 8  # numbers that a line of the cache holds
 
 
@@ -47,6 +52,8 @@ class Top(NamedTuple):
 
 def top_dense(matrix: Array, start: Array) -> Top:
     """By LAPACK; where that fails, by power iteration, with an allowance up to the Frobenius norm."""
+    if len(matrix) > MAX_DECOMPOSED_ROWS and (top := _top_by_solving(matrix, start)):
+        return top
     values, vectors = decomposed(matrix)
     if np.isfinite(values[-1]):
         return Top(max(float(values[-1]), 0.0), vectors[:, -1])
@@ -58,6 +65,23 @@ def top_dense(matrix: Array, start: Array) -> Top:
     vector = unit(power_iteration(partial(np.dot, matrix), unit(start[:, 0]), MAX_POWER_STEPS))
     value = max(float(vector @ matrix @ vector), 0.0)
     return Top(value, vector, math.sqrt(np.vdot(matrix, matrix)) - value).scaled(exponent)
+
+
+def _top_by_solving(matrix: Array, start: Array) -> Top | None:
+    """LAPACK's top eigenvalue, and one step of inverse iteration; None if that did not get there."""
+    try:
+        value = float(np.linalg.eigvalsh(matrix)[-1])
+        if not 0 < value < math.inf:
+            return None
+        shifted = matrix.copy()
+        shifted.reshape(-1)[:: len(matrix) + 1] -= value
+        vector = unit(np.linalg.solve(shifted, start[:, :1])[:, 0])
+    except np.linalg.LinAlgError:
+        return None
+    rest = np.dot(matrix, vector) - value * vector
+    if not rest @ rest <= (SOLVED_RESIDUAL * value) ** 2:
+        return None
+    return Top(value, vector)
 
 
 def unit(vector: Array) -> Array:
@@ -111,7 +135,7 @@ def power_iteration(apply: Operator, start: Array, steps: int) -> Array:
     return vector
 
 
-class _Spectrum(NamedTuple):
+class Spectrum(NamedTuple):
     """A covariance, and where the bulk of its spectrum lies."""
 
     matrix: Any
@@ -133,7 +157,7 @@ class _RitzPair(NamedTuple):
     least: float  # the smallest Ritz value
     basis: Array
 
-    def will_do(self, spectrum: _Spectrum) -> bool:
+    def will_do(self, spectrum: Spectrum) -> bool:
         if self.off <= 1:
             return True
         near = self.residual <= SETTLED_RESIDUAL * min(self.value, 4 * spectrum.width)
@@ -151,7 +175,7 @@ def top_by_blocks(
     secret directions, whose chance is about (r·sqrt(n))**p. Unless `patient`, None where it is not settled.
 
     A few small eigenvalues, from rows that lost much of their weight, widen the spectrum until its top lies
-    within what looks like the bulk. Filtering then returns None, and squaring does the work.
+    within what looks like the bulk. Filtering then returns None; on a GPU squaring does the work.
     """
     weighted = root_weights > 0
     rank = max(int(np.count_nonzero(weighted)) - 1, 1)
@@ -167,13 +191,17 @@ def top_by_blocks(
         return None
     deflated = matrix + outer(middle, like(root_weights, matrix)) if low > 0 else matrix
     least = float(diagonal[weighted].min())
-    spectrum = _Spectrum(matrix, deflated, weighted, least, low, width, settled)
+    spectrum = Spectrum(matrix, deflated, weighted, least, low, width, settled)
     start = np.multiply(start.T, weighted, order="C")
     top = _top_by_filtering(spectrum, start, high, patient)
-    return top or (_top_by_squaring(spectrum, start) if patient else None)
+    if top or not (patient and is_tensor(matrix)):
+        return top
+    from randeigen.geometry.device_eigen import top_by_squaring  # built on what is here
+
+    return top_by_squaring(spectrum, start)
 
 
-def _top_by_filtering(spectrum: _Spectrum, block: Array, high: float, patient: bool) -> Top | None:
+def _top_by_filtering(spectrum: Spectrum, block: Array, high: float, patient: bool) -> Top | None:
     """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
     low = min(spectrum.low, spectrum.least) if spectrum.low > 0 else 0.0
     goal, before = SETTLING_GROWTH if high <= spectrum.settled else TARGET_GROWTH, math.inf
@@ -181,7 +209,7 @@ def _top_by_filtering(spectrum: _Spectrum, block: Array, high: float, patient: b
         grown = _grown(spectrum.deflated, low, high, block, goal)
         if grown is None:
             return None
-        pair = _top_ritz_pair(spectrum, grown)
+        pair = top_ritz_pair(spectrum, grown)
         if not pair.value > high:  # what grew lies below the bulk, or LAPACK failed
             return None
         if pair.will_do(spectrum):
@@ -197,7 +225,9 @@ def _grown(matrix: Any, low: float, high: float, block: Array, goal: float) -> A
     scale, shift = 4 / (high - low), 2 * (high + low) / (high - low)
     size = float(np.vdot(block, block))
     if is_tensor(matrix):
-        return _grown_on_device(matrix, scale, shift, block, size, size * goal**2)
+        from randeigen.geometry.device_eigen import grown_on_device  # built on what is here
+
+        return grown_on_device(matrix, scale, shift, block, size, size * goal**2)
     wide = n + -n % CACHE_LINE_NUMBERS
     step = _aligned(wide)
     np.multiply(matrix, scale, out=step[:n, :n])
@@ -219,26 +249,6 @@ def _grown(matrix: Any, low: float, high: float, block: Array, goal: float) -> A
     return np.asarray(after[:, :n])
 
 
-def _grown_on_device(
-    matrix: Any, scale: float, shift: float, block: Array, size: float, enough: float
-) -> Array | None:
-    """The same where the matrix is; its growth is looked at seldom, since somebody has to wait for it."""
-    step = matrix * scale
-    step.diagonal().sub_(shift)
-    before = like(block, matrix)
-    after = before @ step / 2
-    for k in range(2, MAX_CHEBYSHEV_DEGREE + 1):
-        before, after = after, before.addmm(after, step, beta=-1)
-        if k % EARLY_CHECK_DEGREE:
-            continue
-        now = float((after * after).sum())
-        if now >= enough:
-            break
-        if k == EARLY_CHECK_DEGREE and now < size:
-            return None
-    return to_host_float64(after)
-
-
 def _aligned(n: int) -> Array:
     """An n×n array of zeros that begins where a line of the cache does: BLAS takes half as long over it."""
     room = np.zeros(n * n + CACHE_LINE_NUMBERS)
@@ -246,31 +256,10 @@ def _aligned(n: int) -> Array:
     return room[skip : skip + n * n].reshape(n, n)
 
 
-def _top_by_squaring(spectrum: _Spectrum, block: Array) -> Top | None:
-    """By a 64th power: a handful of small products. None if that does not converge.
-
-    The power is that of the matrix less the bulk of its spectrum: of isotropic rows in many dimensions all
-    eigenvalues are nearly alike, and only what they have beyond the least one tells them apart.
-    """
-    power = spectrum.deflated * 1.0
-    power.reshape(-1)[:: len(power) + 1] -= like(spectrum.low * spectrum.weighted, power)
-    for _ in range(SQUARINGS):
-        power /= max(float(abs(power).max()), TINY)
-        power = power @ power.T  # symmetric, and so written: BLAS then does half the work
-    before = math.inf
-    while True:
-        pair = _top_ritz_pair(spectrum, _times(power, block.T).T)
-        if pair.will_do(spectrum):
-            return Top(pair.value, pair.vector, pair.residual)
-        if not pair.off < before / 10:  # too slow: the top is crowded
-            return None
-        block, before = pair.basis, pair.off
-
-
-def _top_ritz_pair(spectrum: _Spectrum, block: Array) -> _RitzPair:
+def top_ritz_pair(spectrum: Spectrum, block: Array) -> _RitzPair:
     """Rayleigh-Ritz: the top eigenpair of the matrix within the span of some directions."""
     basis = np.linalg.qr(block.T)[0]
-    image = _times(spectrum.matrix, basis)
+    image = times(spectrum.matrix, basis)
     values, vectors = decomposed(np.dot(basis.T, image))
     value, top = float(values[-1]), vectors[:, -1]
     vector = np.dot(basis, top)
@@ -281,7 +270,7 @@ def _top_ritz_pair(spectrum: _Spectrum, block: Array) -> _RitzPair:
     return _RitzPair(value, vector, residual / allowed, residual, float(values[0]), basis.T)
 
 
-def _times(matrix: Any, vectors: Array) -> Array:
+def times(matrix: Any, vectors: Array) -> Array:
     """(n, p) products, on the host."""
     if is_tensor(matrix):
         return to_host_float64(matrix @ like(np.ascontiguousarray(vectors), matrix))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import median
 from randeigen.geometry.eigen import (
     MAX_DENSE_ROWS,
+    MAX_UNSETTLED_DENSE_ROWS,
     Operator,
     Top,
     binary_exponent,
@@ -253,7 +254,7 @@ def top_of_covariance(matrix: Array, root_weights: Array, start: Array, settled:
     random directions: nobody can arrange for these to be orthogonal to the answer. Where the eigenvalue is at
     most `settled`, its eigenvector may be rough.
 
-    The allowance is 0 up to n = MAX_DENSE_ROWS (LAPACK is exact to rounding), the residual up to
+    The allowance is 0 where LAPACK finds it, which is exact to rounding, else the residual up to n =
     MAX_BLOCK_ROWS, and beyond that what `top_of_operator` claims. A matrix with a number that is not finite
     has an infinite eigenvalue.
     """
@@ -266,7 +267,10 @@ def top_of_covariance(matrix: Array, root_weights: Array, start: Array, settled:
     if n <= MAX_DENSE_ROWS:
         top = top_dense(matrix, start)
     elif n <= MAX_BLOCK_ROWS:
-        top = top_by_blocks(matrix, root_weights, start, settled) or top_dense(matrix, start)
+        patient = n > MAX_UNSETTLED_DENSE_ROWS
+        by_blocks = patient or settled
+        rough = top_by_blocks(matrix, root_weights, start, settled, patient) if by_blocks else None
+        top = rough or top_dense(matrix, start)
     else:
         rough = top_by_blocks(matrix, root_weights, start, settled, patient=False) if settled else None
         top = rough or top_of_large_matrix(matrix, start)
