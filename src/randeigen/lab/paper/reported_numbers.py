@@ -47,7 +47,8 @@ def table(name: str) -> dict[tuple[str, str, str, str, str], Reported]:
 
 def formula(text: str) -> str:
     """A formula of the data as people write it: `O~(1)*sqrt(||Sigma||_2)` is Õ(1)·√‖Σ‖."""
-    signs = {"O~": "Õ", "sqrt(||Sigma||_2)": "√‖Σ‖", "sqrt(d)": "√d", "^3": "³", "*": "·", " d": "·d"}
+    signs = {"O~": "Õ", "sqrt(||Sigma||_2)": "√‖Σ‖", "sqrt(d)": "√d", "^3": "³", "*": "·"}
+    signs |= {"eps n d": "eps·n·d", ") d": ")·d"}
     for plain, sign in signs.items():
         text = text.replace(plain, sign)
-    return text.replace("eps n", "eps·n")
+    return text
