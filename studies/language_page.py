@@ -48,6 +48,7 @@ TABLES = {  # section of the page: encoder, setting
     "minilm": ("minilm", "short"),
     "minilm long": ("minilm", "long"),
     "small": ("sst2-tiny", "own"),
+    "large": ("mpnet", "short"),
 }
 MAX_MORE_SUCCESS, MAX_LESS_ACCURACY = 0.03, 0.02  # of RandEigen against the unattacked mean
 
@@ -196,7 +197,8 @@ def draw(path: Path, runs: Mapping[Cell, Run], encoder: str, setting: str) -> No
 
 def tables(runs: Mapping[Cell, Run]) -> dict[str, str]:
     """The tables of the page, by the name of their place."""
-    return {name: table(runs, *which) for name, which in TABLES.items()} | {
+    known = {(cell.encoder, cell.setting) for cell in runs}
+    return {name: table(runs, *which) for name, which in TABLES.items() if which in known} | {
         "costs": costs(runs, *TABLES["minilm"]),
         "costs of cells": costs_of_cells(runs, *TABLES["minilm"]),
         "restored": restored(runs, *TABLES["small"]),
