@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from randeigen.backend.arrays import like, to_host_float64
 from randeigen.geometry.eigen import (
@@ -21,12 +20,12 @@ SQUARINGS = 6  # the matrix to the power 2^6
 
 
 def grown_on_device(
-    matrix: Any, scale: float, shift: float, block: Array, size: float, enough: float
+    spectrum: Spectrum, scale: float, shift: float, block: Array, size: float, enough: float
 ) -> Array | None:
     """`eigen._grown` where the matrix is; its growth is looked at seldom: somebody has to wait for it."""
-    step = matrix * scale
+    step = (spectrum.matrix + spectrum.raised) * scale
     step.diagonal().sub_(shift)
-    before = like(block, matrix)
+    before = like(block, step)
     after = before @ step / 2
     for k in range(2, MAX_CHEBYSHEV_DEGREE + 1):
         before, after = after, before.addmm(after, step, beta=-1)
@@ -46,7 +45,7 @@ def top_by_squaring(spectrum: Spectrum, block: Array) -> Top | None:
     The power is that of the matrix less the bulk of its spectrum: of isotropic rows in many dimensions all
     eigenvalues are nearly alike, and only what they have beyond the least one tells them apart.
     """
-    power = spectrum.deflated * 1.0
+    power = spectrum.matrix + spectrum.raised
     power.reshape(-1)[:: len(power) + 1] -= like(spectrum.low * spectrum.weighted, power)
     for _ in range(SQUARINGS):
         power /= max(float(abs(power).max()), TINY)

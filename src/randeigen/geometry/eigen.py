@@ -139,7 +139,7 @@ class Spectrum(NamedTuple):
     """A covariance, and where the bulk of its spectrum lies."""
 
     matrix: Any
-    deflated: Any  # the same with its null direction moved into the bulk
+    raised: Any  # what moves its null direction into the bulk, if added: a number where that is all the same
     weighted: Mask  # (n,) rows that have weight
     least: float  # of the diagonal entries of these
     low: float  # where the bulk begins
@@ -189,9 +189,9 @@ def top_by_blocks(
     high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
     if not (patient or high <= settled):
         return None
-    deflated = matrix + outer(middle, like(root_weights, matrix)) if low > 0 else matrix
+    raised = outer(middle, like(root_weights, matrix)) if low > 0 else 0.0
     least = float(diagonal[weighted].min())
-    spectrum = Spectrum(matrix, deflated, weighted, least, low, width, settled)
+    spectrum = Spectrum(matrix, raised, weighted, least, low, width, settled)
     start = np.multiply(start.T, weighted, order="C")
     top = _top_by_filtering(spectrum, start, high, patient)
     if top or not (patient and is_tensor(matrix)):
@@ -206,7 +206,7 @@ def _top_by_filtering(spectrum: Spectrum, block: Array, high: float, patient: bo
     low = min(spectrum.low, spectrum.least) if spectrum.low > 0 else 0.0
     goal, before = SETTLING_GROWTH if high <= spectrum.settled else TARGET_GROWTH, math.inf
     while True:
-        grown = _grown(spectrum.deflated, low, high, block, goal)
+        grown = _grown(spectrum, low, high, block, goal)
         if grown is None:
             return None
         pair = top_ritz_pair(spectrum, grown)
@@ -219,18 +219,20 @@ def _top_by_filtering(spectrum: Spectrum, block: Array, high: float, patient: bo
         block, high, goal, before = pair.basis, max(high, pair.least), 10 * pair.off, pair.off
 
 
-def _grown(matrix: Any, low: float, high: float, block: Array, goal: float) -> Array | None:
+def _grown(spectrum: Spectrum, low: float, high: float, block: Array, goal: float) -> Array | None:
     """The block times a polynomial that is at most 1 between `low` and `high` and soon large beyond."""
     p, n = block.shape
     scale, shift = 4 / (high - low), 2 * (high + low) / (high - low)
     size = float(np.vdot(block, block))
-    if is_tensor(matrix):
+    if is_tensor(spectrum.matrix):
         from randeigen.geometry.device_eigen import grown_on_device  # built on what is here
 
-        return grown_on_device(matrix, scale, shift, block, size, size * goal**2)
+        return grown_on_device(spectrum, scale, shift, block, size, size * goal**2)
     wide = n + -n % CACHE_LINE_NUMBERS
     step = _aligned(wide)
-    np.multiply(matrix, scale, out=step[:n, :n])
+    np.multiply(spectrum.matrix, scale, out=step[:n, :n])
+    if spectrum.low > 0:
+        step[:n, :n] += scale * spectrum.raised
     step.reshape(-1)[:: wide + 1] -= shift
     before = np.zeros((p, wide))
     before[:, :n] = block

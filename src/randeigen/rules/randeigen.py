@@ -239,7 +239,8 @@ class FilterHistory:
         if len(self.weights) > 1 or not np.array_equal(w, self.weights[0]):
             top = self.geometry.top_direction(w)
             self.add_round(w, top.variance)
-        self.bounds[-1] = bound(self.geometry, w, self.f, top.variance + top.allowance)
+        if top.allowance:
+            self.bounds[-1] = bound(self.geometry, w, self.f, top.variance + top.allowance)
         whole = w >= self.prior_weights
         return Verdict(
             normalised(w),
