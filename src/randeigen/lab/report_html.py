@@ -48,7 +48,8 @@ class TableCell:
 
 def table(titles: Sequence[str], lines: Sequence[Sequence[TableCell | str]]) -> str:
     """A table whose first column is text; it scrolls by itself on a narrow screen."""
-    kinds = [' class="left"', *(_kind([line[i] for line in lines]) for i in range(1, len(titles)))]
+    kinds = [_kind([line[i] for line in lines]) for i in range(len(titles))]
+    kinds[0] = kinds[0] or ' class="left"'
     head = "".join(f"<th{kind}>{escape(title)}</th>" for kind, title in zip(kinds, titles, strict=True))
     body = "\n".join(
         "<tr>" + "".join(_cell(kind, cell) for kind, cell in zip(kinds, line, strict=True)) + "</tr>"

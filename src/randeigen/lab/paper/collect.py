@@ -48,9 +48,15 @@ class Records:
             raise BadFile(f"{folder} holds no records; `randeigen reproduce` writes them.")
         self.folder = folder
         self.paper = folder / "paper" if (folder / "paper").is_dir() else folder
+        self._runs: dict[Cell, tuple[Run, ...]] = {}  # what was read before
 
     def runs(self, cell: Cell) -> tuple[Run, ...]:
         """The longest record of each seed, from wherever it is."""
+        if cell not in self._runs:
+            self._runs[cell] = self._find(cell)
+        return self._runs[cell]
+
+    def _find(self, cell: Cell) -> tuple[Run, ...]:
         words = described([cell.dataset, cell.attack, cell.rule, f"eps{cell.eps}"])
         by_seed: dict[int, Run] = {}
         pattern = re.compile(rf"{re.escape(words)}-(?:rounds\d+|trained)-seed(\d+)\.json")
