@@ -41,11 +41,12 @@ class Held(NamedTuple):
 
 def held_by_heaviest(weights: Numbers, f: int) -> Held:
     """What the f largest of each of p lines hold, and the others."""
-    cut, xp, ordered = weights.shape[1] - min(f, weights.shape[1]), namespace(weights), sorted_lines(weights)
-    rest, total = ordered[:, :cut].sum(1), ordered.sum(1)
-    return Held(
-        xp.where(rest > 0, ordered[:, cut:].sum(1) / total, 1.0), xp.where(rest > 0, rest / total, 0.0)
-    )
+    n, xp, ordered = weights.shape[1], namespace(weights), sorted_lines(weights)
+    cut = n - min(f, n)
+    ones = xp.ones_like(ordered[0])  # sums of short lines are made sooner by a product
+    rest, heaviest = ordered[:, :cut] @ ones[:cut], ordered[:, cut:] @ ones[cut:]
+    total = rest + heaviest
+    return Held(xp.where(rest > 0, heaviest / total, 1.0), xp.where(rest > 0, rest / total, 0.0))
 
 
 def bounds_of_parts(held: Held, variances: Numbers) -> Numbers:
@@ -95,8 +96,14 @@ class Union:
             bounds = scales * bounds_of_parts(held, variances)
             least = np.where(bounds > 0, SMALLEST_SQUARE, 0.0)
             self._squares += float(np.maximum(bounds**2, least).sum())
-            lines = weights * (scales**2 * (variances / held.others))[:, None]
-            self._shares += np.where(weights > 0, np.maximum(lines, least[:, None]), 0.0).sum(0)
+            each = scales**2 * (variances / held.others)
+            if np.isfinite(
+                each
+            ).all():  # each line at most `least` too large, by a product: parts may be many
+                self._shares += each @ weights + len(weights) * least.max(initial=0.0)
+            else:
+                lines = np.maximum(weights * each[:, None], least[:, None])
+                self._shares += np.where(weights > 0, lines, 0.0).sum(0)
             factors = np.where(moves, np.maximum((scales / held.others) ** 2, SMALLEST_SQUARE), 0.0)
             self._influence += influence(factors)
             self._rounding += (factors * rounding) @ weights + SMALLEST_SQUARE
