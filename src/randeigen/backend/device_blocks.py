@@ -18,6 +18,7 @@ from randeigen.backend.host_leaves import HostLeaves
 from randeigen.types import Array, Block
 
 COPIED_NUMBERS = 2**23  # numbers of a block that are copied at a time
+MAX_KERNEL_ROWS = 32  # rows: more of a part than that do not fit the registers of a GPU's program
 
 
 @cache
@@ -35,6 +36,13 @@ def takes(block: Any) -> bool:
     if isinstance(block, Leaves):
         return True
     return bool(block.is_cuda and block.stride(1) == 1 and has_kernels())
+
+
+def in_kernels(numbers: Any) -> bool:
+    """Whether a GPU's kernels take such (p, n, ...) numbers: each part in the registers of a program."""
+    if isinstance(numbers, np.ndarray) or not numbers.is_cuda or not has_kernels():
+        return False
+    return bool(numbers.shape[1] <= MAX_KERNEL_ROWS and numbers.stride(2) == 1)
 
 
 def as_matrix(block: Any) -> Any:

@@ -25,7 +25,7 @@ from randeigen.backend.batched import (
     where_true,
 )
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS
-from randeigen.backend.device_blocks import has_kernels
+from randeigen.backend.device_blocks import in_kernels
 from randeigen.geometry.batched_eigen import ROUNDING, Tops
 from randeigen.geometry.cloud_batch import Centred, CloudBatch
 from randeigen.geometry.gram import (
@@ -44,8 +44,6 @@ from randeigen.geometry.gram_accumulator import (
 )
 from randeigen.geometry.products import PANEL_ROWS, columns_at_once, rounding
 from randeigen.types import Array
-
-MAX_KERNEL_ROWS = 32  # rows: more of a part than that do not fit the registers of a GPU's program
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,13 +175,6 @@ def measured_batch(
     return batch, sound
 
 
-def in_kernels(numbers: Any) -> bool:
-    """Whether a GPU's kernels take such (p, n, ...) numbers: each part in the registers of a program."""
-    if isinstance(numbers, np.ndarray) or not numbers.is_cuda or not has_kernels():
-        return False
-    return bool(numbers.shape[1] <= MAX_KERNEL_ROWS and numbers.stride(2) == 1)
-
-
 def slices_of(pieces: Any, in_float64: bool) -> Iterator[Any]:
     """Some of the pieces at a time, as many as may be copied."""
     p, n, width = pieces.shape
@@ -211,6 +202,8 @@ def _measured(
         centre, sound = _centres(gram[again])
         near[again] = sound
         again, centre = again[~sound], centre[~sound]
+        if not len(again):
+            break
         some = pieces[again]
         if as_they_lie:
             gram[again], fits[again] = _measured_as_they_lie(centre[:, None].repeat(1, 3), some)

@@ -11,9 +11,9 @@ import numpy as np
 from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
 from randeigen.backend.batched import beside, namespace, stacked
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_GRAM_NUMBERS, parallel_map
-from randeigen.backend.device_blocks import as_matrices
+from randeigen.backend.device_blocks import as_matrices, in_kernels
 from randeigen.combine import RowSizes, WeightedSum
-from randeigen.geometry.gram_batch import in_kernels, slices_of
+from randeigen.geometry.gram_batch import slices_of
 from randeigen.geometry.point_batch import numbers_of_cloud
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run

@@ -24,9 +24,10 @@ import numpy as np
 from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, like
 from randeigen.backend.batched import beside, stacked, where_true
 from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
+from randeigen.backend.device_blocks import in_kernels
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.gram_batch import GramBatch, as_batch, in_kernels, product_of_each, slices_of
+from randeigen.geometry.gram_batch import GramBatch, as_batch, product_of_each, slices_of
 from randeigen.geometry.point_batch import PointBatch, measured_pieces, numbers_of_cloud
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition

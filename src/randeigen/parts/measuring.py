@@ -37,6 +37,9 @@ class MeasuredParts:
             )
         seeds = np.random.default_rng(seed).integers(2**63, size=len(keys)).tolist()
         self._accumulators = {key: GramAccumulator(rows.n, own) for key, own in zip(keys, seeds, strict=True)}
+        first, *others = self._accumulators.values()
+        for each in others:
+            each.start = first.start
         with np.errstate(all="ignore"):
             for columns, block in as_matrices(rows.blocks()):
                 self._add(columns, as_host_array(block))
