@@ -128,6 +128,7 @@ def _named(device: str) -> Iterator[Cell]:
         yield Cell("matrix", "float32", 300, 2**18, geometry="gram")
         yield Cell("matrix", "float32", 1000, 2**20, geometry="gram")
     else:
+        yield Cell("matrix", "float32", 3000, 2**14)
         for n, d in ((100, 2**18), (300, 2**17), (1000, 2**16), (4000, 2**16)):
             yield Cell("matrix", "float32", n, d, geometry="gram")
         yield from (Cell("matrix", "float32", n, d, "published") for n, d in ((100, 2**18), (1000, 2**16)))

@@ -41,7 +41,7 @@ MAX_COPIED_BYTES = 2**24  # bytes of all rows up to which one thread copies or c
 MAX_COPY_BYTES = 2**24  # bytes of a block from which unusable rows are left out by copying the others
 
 # Parts.
-PART_NUMBERS = 2**19  # numbers that a thread takes at once
+PART_NUMBERS = 2**20  # numbers that a thread takes at once
 COPIED_PART_NUMBERS = 2**21  # numbers of a part that the thread copies: Python's lock is taken for each row
 MIN_PART_COLUMNS = 2**12  # columns that it takes at least: an n×n Gram matrix comes of each part
 MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread has begun
