@@ -7,7 +7,7 @@ core's cache while it is multiplied, and costs nobody a meeting.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,3 +85,28 @@ def cast_vector(target: NDArray[Any], vector: Any) -> None:
     beside = sys.modules["torch"].from_numpy(target)
     for start in range(0, len(target), TORCH_GRAIN):
         beside[start : start + TORCH_GRAIN].copy_(vector[start : start + TORCH_GRAIN])
+
+
+def cast_vectors(target: NDArray[Any], vectors: Sequence[Any]) -> None:
+    """Cast vectors in main memory, end to end, into a numpy array: of many short ones few calls."""
+    if set(map(type, vectors)) == {np.ndarray}:
+        np.concatenate(vectors, out=target, casting="unsafe")
+        return
+    at = 0
+    for group in _together(vectors):
+        vector = group[0] if len(group) == 1 else sys.modules["torch"].cat(group)
+        cast_vector(target[at : at + len(vector)], vector)
+        at += len(vector)
+
+
+def _together(vectors: Sequence[Any]) -> Iterator[list[Any]]:
+    """The vectors in order: short tensors of one dtype that follow one another together, others alone."""
+    group, size = list[Any](), 0
+    for vector in vectors:
+        is_short = not isinstance(vector, np.ndarray) and size + len(vector) <= TORCH_GRAIN
+        if group and not (is_short and vector.dtype == group[0].dtype):
+            yield group
+            group, size = [], 0
+        group.append(vector)
+        size += len(vector)
+    yield group

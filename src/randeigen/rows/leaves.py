@@ -64,7 +64,7 @@ class Layout:
 def flat(leaf: Any, start: int, stop: int) -> Any:
     """Entries start..stop of a leaf in C order; copies no more than it returns."""
     if leaf.ndim == 1:
-        return leaf[start:stop]
+        return leaf if stop - start == len(leaf) else leaf[start:stop]
     if leaf.is_contiguous() if is_tensor(leaf) else leaf.flags.c_contiguous:
         return leaf.reshape(-1)[start:stop]
     inner = math.prod(leaf.shape[1:])

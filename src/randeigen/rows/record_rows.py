@@ -33,7 +33,7 @@ from randeigen.backend.chunking import (
     block_width,
 )
 from randeigen.backend.device_blocks import Leaves, has_kernels
-from randeigen.backend.host_leaves import HostLeaves, as_vector, cast_vector, working_on_host
+from randeigen.backend.host_leaves import HostLeaves, as_vector, cast_vectors, working_on_host
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of
 from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote, flat
@@ -137,9 +137,8 @@ class RecordRows:
                 if leaves is None:
                     line.fill(math.nan)
                     continue
-                for entries in slices:
-                    values = flat(leaves[entries.leaf], entries.start, entries.stop)
-                    cast_vector(line[entries.columns], values)
+                pieces = [(leaves[leaf], start, stop) for leaf, start, stop, _ in slices]
+                cast_vectors(line, [flat(*piece) for piece in pieces])
 
     @cached_property
     def _leaves(self) -> Leaves | None:
