@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import block_columns, block_width, one_ahead
+from randeigen.backend.chunking import block_columns, block_width, one_ahead, parallel_map
 from randeigen.errors import NO_USABLE_FILE, BadRows, Unusable
 from randeigen.rows.formats.headers import FORMATS, StructureVote
 from randeigen.rows.formats.io import (
@@ -33,6 +33,7 @@ from randeigen.types import Answer, Block, Weights
 
 BLOCKS_AHEAD = 8  # blocks that are fetched from a store at once: a request takes long, however small it is
 MAX_SEGMENTS = 256  # runs of blocks that workers can share among them
+READERS = 2  # threads that read a block, each its own files
 MAPPED_BYTES = 2**28  # bytes of an array from which an answer is kept in a file while it is made
 Visit = Callable[[int, RawIOBase, int], None]  # (row, its open file, its size)
 
@@ -118,6 +119,8 @@ class FileRows:
         remote, self._fetched = any(map(is_url, self.paths)), first
         with self._reader() as reader:
             self._read_carried(reader)
+            count = READERS if not remote and reader.takes_threads() else 1
+            groups = [range(first_row, self.n, count) for first_row in range(count)]
 
             def read(columns: slice) -> tuple[slice, Block]:
                 if remote and columns.start >= self._fetched:
@@ -125,8 +128,12 @@ class FileRows:
                 buffers.reverse()
                 block = buffers[0][:, : columns.stop - columns.start]
                 slices = self._layout.leaf_slices(columns)
-                for row in range(self.n):
-                    self._fill(reader, row, block[row], slices)
+
+                def fill(rows: range) -> None:
+                    for row in rows:
+                        self._fill(reader, row, block[row], slices)
+
+                parallel_map(fill, groups)
                 return columns, block
 
             yield from one_ahead(read, chosen)

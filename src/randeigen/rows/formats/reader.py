@@ -144,6 +144,12 @@ class Reader:
         self._handles.__exit__(kind, error, trace)
         self._transposed.close()
 
+    def takes_threads(self) -> bool:
+        """Whether several may read at a time, each its own rows: they share no file, and close none."""
+        layouts = set(self._offsets.values())
+        fortran = any(unpacked(each, k)[1].fortran for each in layouts for k in range(len(self._leaves)))
+        return len(self._offsets) <= MAX_OPEN_FILES and not fortran
+
     def floats(self, row: int, leaf: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Entries start..stop of a float leaf, in C order, into `out`."""
         code, offset = self._at(row, leaf)
