@@ -11,7 +11,8 @@ from randeigen.backend.arrays import median
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.folds import Points
-from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, Index
+from randeigen.geometry.gram import Index
+from randeigen.geometry.gram_subspace import upper_bound as upper_bound_from_gram
 from randeigen.geometry.products import products
 from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.subspace import GrowingSubspace, projections_on, upper_bound, weighted_sum
@@ -91,9 +92,10 @@ class CheckGeometry(SketchGeometry):
         rng = np.random.default_rng([self.seed, Stream.CHECK_MEASUREMENT])
         if self.n <= MAX_GRAM_ROWS:
             points = self.points if self.n == len(self.points) else self.points[self.index]
-            start = rng.standard_normal((self.n, START_DIRECTIONS))
-            exact = GramGeometry(products(points), self.prior_weights, start).top_direction(weights)
-            return TopDirection(exact.variance, np.zeros(self.n), allowance=exact.allowance)
+            inner, start = products(points)[:-1, :-1], rng.standard_normal(self.n)
+            with single_threaded_blas(self.n), np.errstate(all="ignore"):  # of equal points nothing is left
+                most = upper_bound_from_gram(inner, weights / weights.sum(), start)
+            return TopDirection(most, np.zeros(self.n))
         w = np.zeros(len(self.points))
         w[self.index] = weights / weights.sum()
         with single_threaded_blas(0):
