@@ -11,7 +11,7 @@ from randeigen.geometry import folds, measure
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry
 from randeigen.geometry.folds import FoldedSketch
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.many_rows import ManyRowsAccumulator, folded_widths
+from randeigen.geometry.many_rows import ManyRowsAccumulator, folded_widths, folding
 from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.subspace import GrowingSubspace, upper_bound
 from randeigen.rows import as_rows
@@ -286,6 +286,12 @@ def test_certificates_of_many_short_rows_are_measured_on_the_rows() -> None:
     exact = measure(as_rows(rows), "gram", want=Statistic.DIRECTIONS)[0]
     ratio = randeigen.certify(made, weights, 80) / randeigen.certify(exact, weights, 80)
     assert 1 - 1e-3 < ratio < 1.06  # the exact one has more rounding in it
+
+
+@pytest.mark.parametrize(("n", "d"), [(5000, 20_000), (3000, 2**14)])
+def test_rows_in_files_are_not_kept_in_memory(n: int, d: int) -> None:
+    assert folding(n, d, 0, cheaper=True, in_files=True) is None
+    assert folding(n, d, 0, cheaper=True, in_files=False) is not None
 
 
 def test_a_round_cloud_looks_a_fifth_wider_at_most() -> None:

@@ -44,7 +44,7 @@ def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumu
     if by_directions and (kind == "sketch" or (kind == "auto" and n >= MIN_FOLDED_ROWS)):
         from randeigen.geometry.many_rows import folding
 
-        if folded := folding(n, d, seed, cheaper=kind == "auto"):
+        if folded := folding(n, d, seed, kind == "auto", rows.segment_columns is not None):
             return folded
     if kind == "gram" or (kind == "auto" and n <= min(d, ROWS_BELOW_ANY_SKETCH)):
         return _exact_gram(rows, seed)

@@ -32,7 +32,7 @@ PRIME_SPREAD = 1.4  # primes are drawn from 1/this to this times the width of a 
 # Columns of a tile: fewer than the product of any two primes, so two of them meet in one fold at most. Of
 # thousands of rows fewer, since rows in files are copied a tile at a time.
 MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
-MAX_TILE_NUMBERS = 2**26
+MAX_TILE_NUMBERS = 2**25
 MIN_WIDTH = 16 * 400  # columns of a sketch: enough primes, and all above the root of MAX_TILE_COLUMNS
 # |Sx|² ≥ (1 − this)·|x|² for any one x, but for a chance below 1e-6. Of four folds one may be lost: an
 # adversary who knows all but the seed can place columns so that they meet if a certain prime was drawn. What

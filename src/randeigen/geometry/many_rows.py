@@ -28,7 +28,8 @@ from randeigen.types import Array, Block, Mask
 
 MAX_WIDENING = 1.2  # of the certificate of a round cloud, by the width of a sketch
 MIN_CHOICE_WIDTH = 2048
-MAX_KEPT_NUMBERS = 2**28  # numbers of rows that are kept for the certificate
+# Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
+MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
 # In rows whose exact Gram matrix takes as long, as measured on two cores: folding the columns; all products
 # with a sketch that is as wide as the rows.
 FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
@@ -55,14 +56,15 @@ def folded_widths(n: int, d: int) -> tuple[int, int]:
     return check, max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
 
 
-def folding(n: int, d: int, seed: int, cheaper: bool) -> ManyRowsAccumulator | None:
+def folding(n: int, d: int, seed: int, cheaper: bool, in_files: bool) -> ManyRowsAccumulator | None:
     """Both sketches, if they are narrow beside the rows and, where that counts, cost less than exact ones.
 
-    Of short rows only the second: certificates are measured on the rows themselves.
+    Of short rows only the second: certificates are measured on the rows themselves, if there is room for
+    these. Rows in files may be more than memory holds.
     """
     check, choice = folded_widths(n, d)
     if check + choice > d / 2:
-        if not cheaper or 2 * choice > d or n * d > MAX_KEPT_NUMBERS:
+        if not cheaper or 2 * choice > d or n * d > (MAX_KEPT_FILE_NUMBERS if in_files else MAX_KEPT_NUMBERS):
             return None
         check = d
     if cheaper and folded_cost(check, choice, d) >= n:
