@@ -1,8 +1,5 @@
 """Top eigenpairs: by LAPACK, by polynomials of the matrix on a block of directions, by power iteration.
 
-Of a dense matrix LAPACK's eigenvalues alone cost less than half of what they do with all vectors; the one
-vector that is wanted solves a system of equations.
-
 For a block the matrix may be a tensor on a GPU: then products are made there, and what is small on the host.
 """
 
@@ -22,7 +19,9 @@ Operator: TypeAlias = Callable[[Array], Array]
 
 MAX_DECOMPOSED_ROWS = 24  # rows up to which all eigenvectors are had sooner than one by a system of equations
 MAX_DENSE_ROWS = 40  # rows up to which dense eigenvalues are always fastest
-MAX_UNSETTLED_DENSE_ROWS = 100  # the same where the top must be known to the last digits
+# The same where the top must be known to the last digits: of more rows LAPACK's threads wait on busy cores.
+MAX_UNSETTLED_DENSE_ROWS = 64
+SQUARINGS = 6  # the matrix to the power 2^6
 SOLVED_RESIDUAL = 1e-12  # of the eigenvalue, that a solution may have
 RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
 MAX_PLAIN_EXPONENT = 300  # numbers within 2**±300 can be squared twice
@@ -175,7 +174,7 @@ def top_by_blocks(
     secret directions, whose chance is about (r·sqrt(n))**p. Unless `patient`, None where it is not settled.
 
     A few small eigenvalues, from rows that lost much of their weight, widen the spectrum until its top lies
-    within what looks like the bulk. Filtering then returns None; on a GPU squaring does the work.
+    within what looks like the bulk. Filtering then returns None, and squaring does the work.
     """
     weighted = root_weights > 0
     rank = max(int(np.count_nonzero(weighted)) - 1, 1)
@@ -194,11 +193,7 @@ def top_by_blocks(
     spectrum = Spectrum(matrix, raised, weighted, least, low, width, settled)
     start = np.multiply(start.T, weighted, order="C")
     top = _top_by_filtering(spectrum, start, high, patient)
-    if top or not (patient and is_tensor(matrix)):
-        return top
-    from randeigen.geometry.device_eigen import top_by_squaring  # built on what is here
-
-    return top_by_squaring(spectrum, start)
+    return top or (_top_by_squaring(spectrum, start) if patient else None)
 
 
 def _top_by_filtering(spectrum: Spectrum, block: Array, high: float, patient: bool) -> Top | None:
@@ -209,7 +204,7 @@ def _top_by_filtering(spectrum: Spectrum, block: Array, high: float, patient: bo
         grown = _grown(spectrum, low, high, block, goal)
         if grown is None:
             return None
-        pair = top_ritz_pair(spectrum, grown)
+        pair = _top_ritz_pair(spectrum, grown)
         if not pair.value > high:  # what grew lies below the bulk, or LAPACK failed
             return None
         if pair.will_do(spectrum):
@@ -258,10 +253,27 @@ def _aligned(n: int) -> Array:
     return room[skip : skip + n * n].reshape(n, n)
 
 
-def top_ritz_pair(spectrum: Spectrum, block: Array) -> _RitzPair:
+def _top_by_squaring(spectrum: Spectrum, block: Array) -> Top | None:
+    """By a 64th power of the matrix less the bulk of its spectrum. None if that does not converge."""
+    power = spectrum.matrix + spectrum.raised
+    power.reshape(-1)[:: len(power) + 1] -= like(spectrum.low * spectrum.weighted, power)
+    for _ in range(SQUARINGS):
+        power /= max(float(abs(power).max()), TINY)
+        power = power @ power.T  # symmetric, and so written: BLAS then does half the work
+    before = math.inf
+    while True:
+        pair = _top_ritz_pair(spectrum, _times(power, block.T).T)
+        if pair.will_do(spectrum):
+            return Top(pair.value, pair.vector, pair.residual)
+        if not pair.off < before / 10:  # too slow: the top is crowded
+            return None
+        block, before = pair.basis, pair.off
+
+
+def _top_ritz_pair(spectrum: Spectrum, block: Array) -> _RitzPair:
     """Rayleigh-Ritz: the top eigenpair of the matrix within the span of some directions."""
     basis = np.linalg.qr(block.T)[0]
-    image = times(spectrum.matrix, basis)
+    image = _times(spectrum.matrix, basis)
     values, vectors = decomposed(np.dot(basis.T, image))
     value, top = float(values[-1]), vectors[:, -1]
     vector = np.dot(basis, top)
@@ -272,7 +284,7 @@ def top_ritz_pair(spectrum: Spectrum, block: Array) -> _RitzPair:
     return _RitzPair(value, vector, residual / allowed, residual, float(values[0]), basis.T)
 
 
-def times(matrix: Any, vectors: Array) -> Array:
+def _times(matrix: Any, vectors: Array) -> Array:
     """(n, p) products, on the host."""
     if is_tensor(matrix):
         return to_host_float64(matrix @ like(np.ascontiguousarray(vectors), matrix))
