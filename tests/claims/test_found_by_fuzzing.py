@@ -343,3 +343,15 @@ def test_where_the_filter_meets_the_balanced_answer_its_weights_stay(size: float
     rows = np.vstack([ends, ends.mean(axis=0)]) * np.float32(size)
     result = randeigen.aggregate(rows, rule=rules.Balanced(f=1), seed=0)
     assert result.weights == pytest.approx(np.full(3, 1 / 3), abs=1e-3)
+
+
+@pytest.mark.parametrize("geometry", ["gram", "gaussian"])
+@pytest.mark.parametrize("size", [2.0**-79, 1.0, 2.0**79])
+def test_rows_of_zeros_have_no_direction_that_a_trusted_row_could_agree_with(
+    geometry: str, size: float
+) -> None:
+    rows = gaussian(40, 147, seed=4).astype(np.float32) * np.float32(size)
+    rows[5:15] = 0
+    result = randeigen.aggregate(rows, rule=rules.FLTrust(f=10), seed=0, geometry=geometry)
+    assert not result.weights[5:15].any()
+    assert result.bias_bound <= 20 * size

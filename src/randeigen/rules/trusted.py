@@ -17,7 +17,7 @@ from randeigen.rules.base import (
     single_row,
     smallest,
 )
-from randeigen.types import Decision, Geometry, Index, Statistic, Stop, Verdict
+from randeigen.types import Array, Decision, Geometry, Index, Statistic, Stop, Verdict
 
 FLOAT = np.finfo(np.float64)
 Trusting = TypeVar("Trusting", bound="TrustingRule")
@@ -105,7 +105,7 @@ class FLTrust(TrustingRule):
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         norms = np.sqrt(geometry.squared_norms())
         own = norms[self.trusted]
-        stretch = np.divide(own, norms, out=np.zeros(geometry.n), where=norms > 0)
+        stretch = np.divide(own, norms, out=np.zeros(geometry.n), where=norms > _norms_of_rounding(geometry))
         # Cosines are computed from rows of equal norm: beside a row of 1e30 they would be rounded away.
         with np.errstate(all="ignore"):  # beside rows far out a faint row has no direction
             level = geometry.combine_rows(np.column_stack((np.diag(stretch), 1 - stretch)))
@@ -117,3 +117,11 @@ class FLTrust(TrustingRule):
             return Decision(Verdict(single_row(geometry, self.trusted), Stop.DIRECT, notes=(note,)))
         share = normalised(trust) * stretch
         return Decision(Verdict(normalised(share), Stop.DIRECT, scale=float(share.sum())))
+
+
+def _norms_of_rounding(geometry: Geometry) -> Array:
+    """(n,) norms that rounding alone may give: a row of zeros, measured from a pivot, has no direction."""
+    squares, w = geometry.squared_norms_from_pivot(), geometry.prior_weights
+    with np.errstate(all="ignore"):
+        relative = np.float64(geometry.rounding_error(w)) / (w @ squares / w.sum())
+        return np.sqrt(squares) * (relative if np.isfinite(relative) else 0.0)
