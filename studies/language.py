@@ -8,7 +8,7 @@
 needs. `run` trains the cells in order of importance; each finished one is a line of the file at once, so that
 a run that was stopped goes on where it was; one that ran out of time is written with the rounds it had. The
 fixed sigma of HIDRA and FILTERING is the largest variance of any honest chunk in the unattacked run of the
-same setting and seed, which is therefore the first cell. `collect` makes the record.
+same setting and seed; the cells that are given it wait for that run. `collect` makes the record.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def run_cells(options: argparse.Namespace) -> None:
     running = dict[Future[dict[str, Any]], Cell]()
     while waiting or running:
         left = until - time.time()
-        ready = [cell for cell in waiting if cell == cell.base or cell.base in done]
+        ready = [cell for cell in waiting if cell.base in done or not cell.needs_sigma]
         ready = [cell for cell in ready if taken.get(cell.rule, 0.0) < left]
         if ready and len(running) < options.workers and left > 0:
             cell = ready[0]

@@ -63,6 +63,11 @@ class Cell:
         """The unattacked mean that it is compared with."""
         return replace(self, attack="none", rule="mean", eps=0.0)
 
+    @property
+    def needs_sigma(self) -> bool:
+        """Whether its rule or its attack is given the honest variance, which its base measures."""
+        return "sigma!r}" in RULES[self.rule] + ATTACKS[self.attack]
+
     def config(self, task: str, sigma: float, clients: int, width: int) -> FederatedConfig:
         """The federation of this cell; without attack rules assume a fifth, as under attack."""
         byzantine = max(1, int(self.eps * clients + 1e-9))

@@ -43,6 +43,13 @@ def test_a_cell_asks_for_the_boost_and_the_threshold_that_it_names() -> None:
     assert (unattacked.eps, unattacked.feared) == (0.0, 0.2)
 
 
+def test_only_cells_that_are_given_the_variance_wait_for_the_run_that_measures_it() -> None:
+    assert Cell("hidra", "mean").needs_sigma
+    assert Cell("ep", "no-regret-adaptive").needs_sigma
+    assert not Cell("none", "mean", 0.0).needs_sigma
+    assert not Cell("ep-boosted", "randeigen-hybrid").needs_sigma
+
+
 def test_a_cell_is_played_and_told() -> None:
     torch.set_num_threads(1)
     cell = Cell("none", "mean", 0.0, setting="trial", rounds=1, encoder="sst2-tiny")
