@@ -60,8 +60,8 @@ def profiled(call: Any) -> dict[str, Any]:
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
     averages = profile.key_averages()
-    kernels = [each for each in averages if each.device_type == torch.autograd.DeviceType.CUDA]
-    operators = [each for each in averages if each.device_type == torch.autograd.DeviceType.CPU]
+    kernels = [each for each in averages if each.device_type.name == "CUDA"]
+    operators = [each for each in averages if each.device_type.name == "CPU"]
     return {
         "ms": 1e3 * quickest,
         "ms_profiled": 1e3 * seconds,

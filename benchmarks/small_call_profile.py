@@ -24,9 +24,9 @@ import torch
 
 import randeigen
 from randeigen import pipeline
-from randeigen.timed_rows import timed_rows
+from randeigen.timed_rows import Dtype, Form, timed_rows
 
-CELLS: tuple[tuple[Any, str, int, int], ...] = (
+CELLS: tuple[tuple[Form, Dtype, int, int], ...] = (
     ("matrix", "float32", 10, 2**18),
     ("matrix", "float32", 30, 2**18),
     ("matrix", "float32", 100, 2**14),
@@ -62,7 +62,8 @@ def cell(name: str, rows: Any, mean: Callable[[], Any], wait: Callable[[], None]
         randeigen.aggregate(rows, eps=0.1)
 
     for _ in range(WARM_UP):
-        call(), mean()
+        call()
+        mean()
     means, calls = timed(mean, wait), timed(call, wait)
     found: dict[str, Any] = {"mean_us": median(means), "call_us": median(calls), "best_us": min(calls)}
     found["stages_us"] = stages(rows, wait)
@@ -147,11 +148,12 @@ def host() -> dict[str, Any]:
     """What small numpy calls cost here: the unit of everything above."""
     found: dict[str, Any] = {"threads": os.environ.get("OMP_NUM_THREADS", "")}
     ones = np.ones(10)
-    for name, call in {
-        "sum of 10": ones.sum,
+    calls: dict[str, Callable[[], Any]] = {
+        "sum of 10": lambda: ones.sum(),
         "sort of 10": lambda: np.sort(ones),
         "sqrt": lambda: np.sqrt(ones),
-    }.items():
+    }
+    for name, call in calls.items():
         found[name] = round(median(timed(call, lambda: None)), 2)
     for n in (10, 16, 30, 40, 64, 100):
         a = np.cov(np.random.default_rng(0).standard_normal((n, 300)))
