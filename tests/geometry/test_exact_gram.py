@@ -12,6 +12,7 @@ import pytest
 import randeigen
 from clouds import gaussian
 from randeigen import rules
+from randeigen.backend import chunking
 from randeigen.geometry import measure
 from randeigen.geometry.products import products, rounding, scaled_gram
 from randeigen.rows import as_rows
@@ -272,12 +273,25 @@ def test_equal_rows_are_the_answer_whatever_they_hold(value: float, n: int) -> N
     assert result.bias_bound <= 1e-12 * value * 20
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 31, 32, 33])
+@pytest.mark.parametrize("n", [2, 3, 10, 31, 32, 33, 100, 127, 128, 129])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_matrix_of_few_rows_is_symmetric_to_the_bit(n: int, dtype: type) -> None:
+@pytest.mark.parametrize("small_kernels", [False, True])  # of BLAS, which some processors have
+def test_the_matrix_of_few_rows_is_symmetric_to_the_bit(
+    n: int, dtype: type, small_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("randeigen.geometry.products.has_small_kernels", lambda: small_kernels)
     rows = np.random.default_rng(n).standard_normal((n, 5000)).astype(dtype)
     gram, exact = products(rows)[:n, :n], rows.astype(np.longdouble)
     assert np.array_equal(gram, gram.T)
     norms = np.linalg.norm(rows.astype(float), axis=1)
     error = abs(gram - (exact @ exact.T).astype(float)) / np.outer(norms, norms)
     assert error.max() <= rounding(n, 5000, rows.itemsize)
+
+
+@pytest.mark.parametrize(("core", "expected"), [(b"SkylakeX", True), (b"Haswell", False), (None, False)])
+def test_small_products_are_quick_where_openblas_has_kernels_for_the_processor(
+    core: bytes | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {} if core is None else {"get_corename": lambda: core}
+    monkeypatch.setattr(chunking, "_openblas", named.get)
+    assert chunking.has_small_kernels.__wrapped__() is expected

@@ -44,6 +44,7 @@ MAX_COPY_BYTES = 2**24  # bytes of a block from which unusable rows are left out
 PART_NUMBERS = 2**20  # numbers that a thread takes at once
 COPIED_PART_NUMBERS = 2**21  # numbers of a part that the thread copies: Python's lock is taken for each row
 MIN_PART_COLUMNS = 2**12  # columns that it takes at least: an n×n Gram matrix comes of each part
+PART_MULTIPLE = 2**10  # columns of which a part has a multiple: those of one product
 MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread has begun
 
 # Pieces.
@@ -71,6 +72,9 @@ MIN_STRIP_COLUMNS = 64  # columns of a strip, however many rows there are
 MAX_SINGLE_THREADED_ROWS = 512  # rows up to which n×n work is fastest on one BLAS thread
 MAX_THREADS = 8  # threads: each holds a copy of its part, and Python hands out parts one at a time
 
+# Names by which OpenBLAS knows the processors for which it has kernels of small products.
+SMALL_KERNEL_CORES = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})
+
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
@@ -86,7 +90,8 @@ def parts(block: Block) -> list[Block]:
     if n * width < MIN_PARALLEL_NUMBERS:
         return [block]
     numbers = PART_NUMBERS if isinstance(block, np.ndarray) else COPIED_PART_NUMBERS
-    step = min(max(numbers // n, MIN_PART_COLUMNS), -(-width // 2))
+    step = max(numbers // n, MIN_PART_COLUMNS)
+    step = min(step - step % PART_MULTIPLE, -(-width // 2))
     return [block[:, i : i + step] for i in range(0, width, step)]
 
 
@@ -244,16 +249,31 @@ class _Blas:
 
 
 def _switches() -> tuple[Callable[[], int], Callable[[int], Any]]:
-    """OpenBLAS's own functions, under the names that numpy's builds give them."""
-    core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
-    try:
-        library = ctypes.CDLL(core.__file__)
-    except (OSError, TypeError):
+    get_threads, set_threads = _openblas("get_num_threads"), _openblas("set_num_threads")
+    if get_threads is None or set_threads is None:
         return lambda: 1, lambda threads: None
-    for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
-        if hasattr(library, name.format("set")) and hasattr(library, name.format("get")):
-            return getattr(library, name.format("get")), getattr(library, name.format("set"))
-    return lambda: 1, lambda threads: None
+    return get_threads, set_threads
+
+
+def _openblas(function: str) -> Any:
+    """A function of OpenBLAS's own, under one of the names that numpy's builds give it; None without it."""
+    core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
+    with suppress(OSError, TypeError):
+        library = ctypes.CDLL(core.__file__)
+        for name in ("scipy_openblas_{}64_", "openblas_{}64_", "openblas_{}"):
+            if hasattr(library, name.format(function)):
+                return getattr(library, name.format(function))
+    return None
+
+
+@cache
+def has_small_kernels() -> bool:
+    """Whether BLAS multiplies small matrices where they lie, without copying them, on this processor."""
+    name_of_core = _openblas("get_corename")
+    if name_of_core is None:
+        return False
+    name_of_core.restype = ctypes.c_char_p
+    return (name_of_core() or b"").decode() in SMALL_KERNEL_CORES
 
 
 _blas = _Blas()

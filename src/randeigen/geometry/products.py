@@ -28,7 +28,7 @@ from randeigen.backend.arrays import (
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import parallel_map, parts
+from randeigen.backend.chunking import has_small_kernels, parallel_map, parts
 from randeigen.types import Array, Block
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
@@ -37,7 +37,7 @@ MAX_PANELLED_ROWS = 128  # rows: of more BLAS's own symmetric product is as quic
 PANEL_ROWS = 16  # rows of a panel
 SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its operands
 CACHE_LINE_NUMBERS = 16  # numbers of float32 that a line of the cache holds
-MIN_LOOP_ROWS = 64  # rows: for fewer numpy's own loop over products is quicker than Python's
+MIN_LOOP_ROWS = 128  # rows: for fewer numpy's own loop over products is quicker than Python's
 MAX_PLAIN_EXPONENT = 300  # magnitudes within 2^±this are left in the caller's own units
 UNSET = -(2**20)  # the exponent of a line in which nothing has been measured yet
 
@@ -117,7 +117,8 @@ def inner(a: Any, b: Any) -> Any:
         return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
     step = columns_at_once(n)
-    if a is b and 1 < n <= (MAX_PANELLED_ROWS if width >= 2 * step else 2 * PANEL_ROWS):
+    most = MAX_PANELLED_ROWS if width >= 2 * step else 2 * PANEL_ROWS
+    if a is b and 1 < n <= most and has_small_kernels():
         return _by_panels(a, step)
     if n < MIN_LOOP_ROWS and width >= 2 * step:
         left, right = _side_by_side(a, step), _side_by_side(b, step)
@@ -132,7 +133,7 @@ def inner(a: Any, b: Any) -> Any:
 
 
 def _by_panels(a: Any, step: int) -> Any:
-    """a·aᵀ, some rows times those before them: BLAS has quick ways for small products, but for no others."""
+    """a·aᵀ, some rows times those before them: where BLAS has quick ways for small products alone."""
     n, width = a.shape
     step = -(-width // -(-width // step))  # products of equal length, which begin where a cache line does
     step = min(step + -step % CACHE_LINE_NUMBERS, width)
