@@ -19,10 +19,10 @@ from randeigen.geometry.gram import (
     of_plain_size,
     top_direction_of,
 )
-from randeigen.geometry.gram_accumulator import GramAccumulator, is_offset
+from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_subspace import GramSubspace, upper_bound
 from randeigen.geometry.lanczos import top_of_operator
-from randeigen.geometry.products import UNSET, Pivot, ScaledGram
+from randeigen.geometry.products import UNSET, Pivot, ScaledGram, is_offset
 from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.types import Array, Block, TopDirection
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import as_host_array, largest_magnitudes, median, to_host_float64, working_size
+from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64, working_size
 from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
@@ -26,7 +26,9 @@ from randeigen.geometry.products import (
     ScaledGram,
     added,
     at_exponents,
+    is_offset,
     nothing,
+    random_pairs,
     rounding,
     scale_exponent,
     scaled_gram,
@@ -46,7 +48,6 @@ MAX_EXPONENT = 960  # a squared norm beyond 2^MAX_EXPONENT is too large to measu
 MIN_EXPONENT = -900  # one below 2^MIN_EXPONENT underflows beside them
 MAX_PLAIN_SQUARE_EXPONENT = 200  # a median squared norm within 2^±this is left in the caller's units
 MAX_ORIGIN_EXPONENT = 900  # the squared distance of the caller's origin is kept below 2^this
-OFFSET_RATIO = 8.0  # squared norms this many times the squared distances between rows ask for a pivot
 
 
 def measure(
@@ -240,26 +241,6 @@ class GramAccumulator:
         squares[odd] = math.nan
         i, j = self._generator_and_pairs[1]
         return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])
-
-
-def random_pairs(n: int, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Random pairs from a secret permutation: an adversary cannot choose which distances are sampled."""
-    order = rng.permutation(n)
-    return order, order[np.arange(n) - 1]
-
-
-def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
-    """Whether the rows are far from the origin beside their mutual distances.
-
-    The median and the lower quartile are set by honest rows: fewer than half are corrupt, so fewer than
-    three quarters of the pairs hold a corrupt row.
-    """
-    norms = squared_norms[np.isfinite(squared_norms)]
-    distances = squared_distances[np.isfinite(squared_distances)]
-    if norms.size < 2 or distances.size == 0:  # a lone row has no other to be near
-        return False
-    quartile = float(np.partition(distances, distances.size // 4)[distances.size // 4])
-    return median(norms) > OFFSET_RATIO * max(quartile, 0.0)
 
 
 def in_one_unit(measured: ScaledGram, unusable: Mask, exponent: int | None = None) -> GramInOneUnit:

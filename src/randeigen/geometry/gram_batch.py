@@ -35,14 +35,8 @@ from randeigen.geometry.gram import (
     UNDERFLOW,
     GramGeometry,
 )
-from randeigen.geometry.gram_accumulator import (
-    LARGEST_EXACT_SQUARE,
-    MAX_PIVOTS,
-    OFFSET_RATIO,
-    SMALLEST_EXACT_SQUARE,
-    random_pairs,
-)
-from randeigen.geometry.products import PANEL_ROWS, columns_at_once, rounding
+from randeigen.geometry.gram_accumulator import LARGEST_EXACT_SQUARE, MAX_PIVOTS, SMALLEST_EXACT_SQUARE
+from randeigen.geometry.products import OFFSET_RATIO, PANEL_ROWS, columns_at_once, random_pairs, rounding
 from randeigen.types import Array
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import as_host_array, to_host_float64
 from randeigen.backend.chunking import parallel_map, parts
 from randeigen.errors import RandEigenError
-from randeigen.geometry.gram_accumulator import is_offset
+from randeigen.geometry.products import is_offset
 from randeigen.types import Array, Block, Rows, Statistic, TopDirection
 
 # Squared norms below this, by item size of the rows, may be sums of squares that vanished.

@@ -24,12 +24,13 @@ from randeigen.backend.arrays import (
     as_host_array,
     bordered,
     largest_exponent,
+    median,
     middle_of_three,
     scaled,
     to_host_float64,
 )
 from randeigen.backend.chunking import has_small_kernels, parallel_map, parts
-from randeigen.types import Array, Block
+from randeigen.types import Array, Block, Index
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
 
@@ -39,6 +40,7 @@ SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its 
 CACHE_LINE_NUMBERS = 16  # numbers of float32 that a line of the cache holds
 MIN_LOOP_ROWS = 128  # rows: for fewer numpy's own loop over products is quicker than Python's
 MAX_PLAIN_EXPONENT = 300  # magnitudes within 2^±this are left in the caller's own units
+OFFSET_RATIO = 8.0  # squared norms this many times the squared distances between rows ask for a pivot
 UNSET = -(2**20)  # the exponent of a line in which nothing has been measured yet
 
 
@@ -182,6 +184,26 @@ def border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
     exponent = largest_exponent(pivot)
     near = scaled(pivot, -exponent)[None]
     return to_host_float64(inner(shifted, -near))[:, 0], float(inner(near, near)[0, 0]), exponent
+
+
+def random_pairs(n: int, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Random pairs from a secret permutation: an adversary cannot choose which distances are sampled."""
+    order = rng.permutation(n)
+    return order, order[np.arange(n) - 1]
+
+
+def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
+    """Whether the rows are far from the origin beside their mutual distances.
+
+    The median and the lower quartile are set by honest rows: fewer than half are corrupt, so fewer than
+    three quarters of the pairs hold a corrupt row.
+    """
+    norms = squared_norms[np.isfinite(squared_norms)]
+    distances = squared_distances[np.isfinite(squared_distances)]
+    if norms.size < 2 or distances.size == 0:  # a lone row has no other to be near
+        return False
+    quartile = float(np.partition(distances, distances.size // 4)[distances.size // 4])
+    return median(norms) > OFFSET_RATIO * max(quartile, 0.0)
 
 
 def scale_exponent(magnitudes: Array) -> int:
