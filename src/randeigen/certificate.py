@@ -109,10 +109,13 @@ def _checked(geometry: Geometry, weights: Any, f: int) -> Array:
     return checked if 1e-100 < largest < 1e100 else np.asarray(checked / largest)
 
 
-def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
+def bound(
+    geometry: Geometry, weights: Array, f: int, variance: float, rounding: float | None = None
+) -> float:
     """The certificate where the top variance under these weights, or a bound on it, is already known.
 
-    On a sketch that was used to choose the weights this is an estimate; see `certify`.
+    `rounding` is the geometry's rounding error, where that is. On a sketch that was used to choose the
+    weights this is an estimate; see `certify`.
     """
     held, rest = corruptible(weights, f)
     if held <= 0:
@@ -122,7 +125,8 @@ def bound(geometry: Geometry, weights: Array, f: int, variance: float) -> float:
     if geometry.distortion >= 1 or _beyond(geometry, weights):
         return math.inf
     # A Gram matrix gives λ to its own rounding, a sketch to 1 ± distortion: claim no more than that.
-    variance = (variance + geometry.rounding_error(weights)) / (1 - geometry.distortion)
+    rounding = geometry.rounding_error(weights) if rounding is None else rounding
+    variance = (variance + rounding) / (1 - geometry.distortion)
     # Of rows that were mixed the Gram matrix may hold rounding alone, and that may be negative.
     return geometry.scale * math.sqrt(held / rest * max(variance, 0.0))
 
@@ -139,7 +143,8 @@ def corruptible(weights: Array, f: int) -> tuple[float, float]:
     if f >= weights.size:
         return float(weights.sum()), 0.0
     cut = weights.size - f
-    ordered = np.sort(weights)
+    ordered = weights.copy()
+    ordered.sort()
     return float(ordered[cut:].sum()), float(ordered[:cut].sum())
 
 
@@ -152,10 +157,12 @@ def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> floa
     if geometry.beyond is not None:
         return math.inf  # the plain mean holds a row that is further out than can be measured
     even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
-    weights = np.where(abs(weights - even) < EQUAL_WEIGHT_TOLERANCE * even, even, weights)
-    if (weights == even).all():
-        return 0.0
-    distance, change = geometry.distance_between(weights, even), abs(weights - even)
+    change = abs(weights - even)
+    if equal := np.count_nonzero(near := change < EQUAL_WEIGHT_TOLERANCE / geometry.n):
+        if equal == near.size:
+            return 0.0
+        weights, change = np.where(near, even, weights), np.where(near, 0.0, change)
+    distance = geometry.distance_between(weights, even)
     hidden = float(change.sum()) * math.sqrt(geometry.rounding_error(change))
     if hidden > VISIBLE_ROUNDING * distance:
         distance = math.hypot(distance, hidden)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,7 +134,7 @@ class WeightedSum:
 
     def __init__(self, weights: Weights, usable: Mask, size: RowSizes | None = None) -> None:
         self.runs = _runs(usable, weights)
-        self.weights = np.zeros_like(weights)
+        self.weights = np.zeros(weights.size)
         for run in self.runs:
             self.weights[run] = weights[run]
         self._weights_beside: Any = None  # the weights in the blocks' library, dtype and device
@@ -174,10 +175,9 @@ class WeightedSum:
             return cast_error + clipped  # the sum of a single row is that row
         if self._wide and cast_error <= self._smallest_visible() * self._size.scale:
             cast_error = 0.0  # a cast to half precision moves more
-        off = (
-            (self._terms + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * float(self.weights.sum())
-        )
-        of_sums = off * self._largest * math.sqrt(self._columns) / float(self.weights.sum() or 1.0)
+        total = float(self.weights.sum())
+        off = (self._terms + 2) * UNIT_ROUNDOFF[8 if self._wide else self._itemsize] * total
+        of_sums = off * self._largest * math.sqrt(self._columns) / (total or 1.0)
         return cast_error + clipped + off * self._size.norm * self._size.scale + of_sums
 
     def _smallest_visible(self) -> float:
@@ -230,13 +230,13 @@ class WeightedSum:
     def _in_parallel(self, out: Any, block: Any) -> float:
         """Every part of the columns on its own, wherever there is a core for it."""
         w, cut = self._beside(block), parts(block)
-        ends = np.cumsum([part.shape[1] for part in cut]).tolist()
+        ends = list(accumulate(part.shape[1] for part in cut))
         outs = [out[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
 
         def settle(at: tuple[Any, Any]) -> None:
             part, here = as_host_array(at[0]), at[1]
             self._total(w, part, here)
-            if not np.isfinite(here).all():
+            if not (math.isfinite(here.dot(here)) or np.isfinite(here).all()):  # squares may overflow
                 here[:] = self._carefully(part)
 
         parallel_map(settle, list(zip(cut, outs, strict=True)))
@@ -282,7 +282,7 @@ class WeightedSum:
 def _runs(usable: Mask, weights: Weights) -> list[slice]:
     """Stretches of consecutive rows to read, so that each is a view and a single product."""
     mask = usable & (weights > 0)
-    if mask.all():
+    if np.count_nonzero(mask) == mask.size:
         return [slice(0, mask.size)]
     if not mask.any() or (usable.all() and 2 * mask.sum() > mask.size):
         mask = usable  # a few zeros cost less than a few more products

@@ -265,7 +265,7 @@ def on_all_rows(
     verdict: Verdict, usable: Mask, notes: tuple[str, ...], groups: Sequence[Index], corrupt: int
 ) -> Verdict:
     """The verdict on the usable rows, in the caller's numbering."""
-    if not (notes or groups) and usable.all():
+    if not (notes or groups) and np.count_nonzero(usable) == usable.size:
         return verdict
     rows = np.flatnonzero(usable)
     together = tuple(tuple(rows[group].tolist()) for group in groups)

@@ -13,7 +13,6 @@ from randeigen.backend.arrays import median, to_host_float64, working_size
 from randeigen.backend.device_blocks import takes
 from randeigen.geometry.eigen import top_by_blocks
 from randeigen.geometry.gram import (
-    CENTRING_ROUNDING,
     GramGeometry,
     Index,
     of_plain_size,
@@ -132,7 +131,7 @@ class DeviceGramGeometry(WideGramGeometry):
         covariance *= roots
         row_variances = to_host_float64(covariance.diagonal())
         trace = float(row_variances.sum())
-        if trace <= CENTRING_ROUNDING * self._mean_square(weights):  # rounding is all there is
+        if self._is_rounding(trace, weights):
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
         if settled:
             settled *= median(row_variances[weights > 0])

@@ -54,7 +54,7 @@ def top_dense(matrix: Array, start: Array) -> Top:
     if len(matrix) > MAX_DECOMPOSED_ROWS and (top := _top_by_solving(matrix, start)):
         return top
     values, vectors = decomposed(matrix)
-    if np.isfinite(values[-1]):
+    if math.isfinite(values[-1]):
         return Top(max(float(values[-1]), 0.0), vectors[:, -1])
     peak = float(abs(matrix).max())
     if not math.isfinite(peak):
@@ -109,7 +109,7 @@ def outer(factor: float, vector: Any) -> Any:
     """(n, n) factor·vᵢ·vⱼ; on the host one number where all entries are equal, as weights are at first."""
     if not is_tensor(vector):
         first = vector[0]
-        if (vector == first).all():
+        if np.count_nonzero(vector == first) == vector.size:
             return factor * first * first
     return (factor * vector)[:, None] * vector
 

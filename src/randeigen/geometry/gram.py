@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -89,12 +89,27 @@ class MeasuredGeometry(ABC):
         """
         square = self._mean_square(weights)
         error = self.precision * square + self.floor
-        if square < SMALLEST_MEAN_SQUARE and (self.squared_norms_from_pivot()[weights > 0] > 0).any():
+        if square < SMALLEST_MEAN_SQUARE and (self._squares[weights > 0] > 0).any():
             error += UNDERFLOW
         return error
 
+    @cached_property
+    def _squares(self) -> Array:
+        """`squared_norms_from_pivot`, once for all rounds."""
+        return self.squared_norms_from_pivot()
+
+    @cached_property
+    def _largest_square(self) -> float:
+        return float(self._squares.max())
+
     def _mean_square(self, weights: Array) -> float:
-        return float(weights @ self.squared_norms_from_pivot()) / float(weights.sum())
+        return float(weights.dot(self._squares)) / float(weights.sum())
+
+    def _is_rounding(self, trace: float, weights: Array) -> bool:
+        """Whether rounding is all there is of a covariance: no mean of the squares is above the largest."""
+        return not trace > CENTRING_ROUNDING * self._largest_square and (
+            trace <= CENTRING_ROUNDING * self._mean_square(weights)
+        )
 
     def _beyond_among(self, index: Index) -> Mask | None:
         return None if self.beyond is None else self.beyond[index]
@@ -119,16 +134,20 @@ def squared_distances_of(squared_norms: Array, inner: Array) -> Array:
 
 def project_rows(covariance: Array, root_weights: Array, vector: Array) -> Array:
     """(n,) the rows' projections on the direction that an eigenvector of their covariance stands for."""
-    return np.asarray(np.dot(covariance, vector) / np.where(root_weights > 0, root_weights, 1.0))
+    if np.count_nonzero(root_weights) < root_weights.size:
+        root_weights = np.where(root_weights > 0, root_weights, 1.0)
+    return np.asarray(covariance.dot(vector) / root_weights)
 
 
 def top_direction_of(top: Top, projected: Array, weights: Array, row_variances: Array) -> TopDirection:
     """The direction of a top eigenpair; `row_variances` are wᵢ‖xᵢ − μ_w‖², what each row alone adds."""
     if not 0 < top.value < math.inf:
         return TopDirection(top.value, np.zeros(weights.size), allowance=top.allowance)
-    weighted = weights > 0
-    projections = np.where(weighted, projected / math.sqrt(top.value), 0.0)
-    return TopDirection(top.value, projections, median(row_variances[weighted]), top.allowance)
+    projections = projected / math.sqrt(top.value)
+    if np.count_nonzero(weights) < weights.size:
+        weighted = weights > 0
+        projections, row_variances = np.where(weighted, projections, 0.0), row_variances[weighted]
+    return TopDirection(top.value, projections, median(row_variances), top.allowance)
 
 
 def top_direction_by_power(
@@ -170,11 +189,11 @@ class GramGeometry(MeasuredGeometry):
         covariance, root_weights = self._covariance(weights)
         row_variances = covariance.diagonal()
         trace = float(row_variances.sum())
-        if trace <= CENTRING_ROUNDING * self._mean_square(weights):  # rounding is all there is
+        if self._is_rounding(trace, weights):
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
         if settled and self.n > MAX_DENSE_ROWS:
             settled *= median(row_variances[weights > 0])
-        top = top_of_covariance(covariance, root_weights, self.start, settled)
+        top = top_of_covariance(covariance, root_weights, self.start, settled, trace)
         projected = project_rows(covariance, root_weights, top.vector)
         return top_direction_of(top, projected, weights, row_variances)
 
@@ -193,7 +212,7 @@ class GramGeometry(MeasuredGeometry):
 
     def squared_norms(self) -> Array:
         squares = self.gram.diagonal()
-        return np.asarray(np.maximum(squares[:-1] + squares[-1] - 2 * self.gram[:-1, -1], 0.0))
+        return np.asarray(np.maximum(squares[:-1] + squares[-1] - 2.0 * self.gram[:-1, -1], 0.0))
 
     def squared_norms_from_pivot(self) -> Array:
         return np.array(self.gram.diagonal()[:-1])
@@ -239,15 +258,17 @@ class GramGeometry(MeasuredGeometry):
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩, which has the eigenvalues of Σ_w; and the roots of the weights."""
         inner = self.inner_products()
         w = weights / weights.sum()
-        root_weights, shift = np.sqrt(w), inner @ w
-        shift -= w @ shift / 2
+        root_weights, shift = np.sqrt(w), np.dot(inner, w)
+        shift -= w.dot(shift) / 2
         covariance = shift[:, None] + shift
         np.subtract(inner, covariance, out=covariance)
         covariance *= outer(1.0, root_weights)
         return covariance, root_weights
 
 
-def top_of_covariance(matrix: Array, root_weights: Array, start: Array, settled: float = 0.0) -> Top:
+def top_of_covariance(
+    matrix: Array, root_weights: Array, start: Array, settled: float = 0.0, trace: float | None = None
+) -> Top:
     """Largest eigenvalue and its unit eigenvector of a weighted covariance in the space of the n rows.
 
     `root_weights`, the roots of the weights, is the direction in which it is 0. `start`, (n, p), holds secret
@@ -258,7 +279,7 @@ def top_of_covariance(matrix: Array, root_weights: Array, start: Array, settled:
     MAX_BLOCK_ROWS, and beyond that what `top_of_operator` claims. A matrix with a number that is not finite
     has an infinite eigenvalue.
     """
-    n, size = matrix.shape[0], float(matrix.trace())
+    n, size = matrix.shape[0], float(matrix.trace()) if trace is None else trace
     if not 0 < size < math.inf:  # rounding is all there is, or its sum overflows
         size = float(abs(matrix).max())
     exponent = binary_exponent(size)
@@ -274,4 +295,4 @@ def top_of_covariance(matrix: Array, root_weights: Array, start: Array, settled:
     else:
         rough = top_by_blocks(matrix, root_weights, start, settled, patient=False) if settled else None
         top = rough or top_of_large_matrix(matrix, start)
-    return top.scaled(exponent)
+    return top.scaled(exponent) if exponent else top

@@ -40,6 +40,7 @@ SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this are exact bu
 LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # sums of smaller squares over all blocks fit a float64
 MAX_UNDERFLOW = {4: 2.0**-126, 8: 2.0**-1022}  # of a product, by item size: a GPU flushes smaller ones to 0
 GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
+MIN_GLIMPSED_NUMBERS = 2**14  # numbers of a block: the product of fewer is had as soon as a look at it
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
 MAX_FEW_ROWS = 160  # rows up to which nothing costs less than their exact Gram matrix
 NOT_FINITE = "not finite: it holds NaN or infinity"
@@ -120,7 +121,7 @@ class GramAccumulator:
 
     @cached_property
     def _generator_and_pairs(self) -> tuple[np.random.Generator, tuple[Index, Index]]:
-        generator = np.random.default_rng(self._coins)
+        generator = np.random.Generator(np.random.PCG64(self._coins))  # `default_rng`, half as soon
         return generator, random_pairs(self.n, generator)
 
     @cached_property
@@ -152,15 +153,15 @@ class GramAccumulator:
         """The same, its lengths in units of 2**exponent; None: as suits the rows."""
         total = in_one_unit(self.total, self.unusable, exponent)
         lost = max(float(np.ldexp(self.underflow, -2 * total.exponent)), UNDERFLOW) if self.underflow else 0.0
-        beyond, unit = total.beyond if total.beyond.any() else None, 2.0**total.exponent
-        floor, start = total.floor + lost, self.start
+        beyond = total.beyond if np.count_nonzero(total.beyond) else None
+        unit, ones = 2.0**total.exponent, np.ones(self.n)
         return GramGeometry(
-            total.gram, np.ones(self.n), start, unit, self.precision, floor=floor, beyond=beyond
+            total.gram, ones, self.start, unit, self.precision, 0.0, total.floor + lost, beyond
         )
 
     def _looks_offset(self, block: Block) -> bool:
         """Whether a few columns show an offset that most rows share, which saves the plain product."""
-        if not is_host_block(block):
+        if not is_host_block(block) or math.prod(block.shape) < MIN_GLIMPSED_NUMBERS:
             return False
         few = to_host_float64(as_host_array(block[:, :: -(-block.shape[1] // GLIMPSED_COLUMNS)]))
         few = few * 2.0 ** -scale_exponent(largest_magnitudes(few))
@@ -171,9 +172,10 @@ class GramAccumulator:
     def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
         """Add the block as measured from this pivot, unless that is far from the rows."""
         measured, precision = scaled_gram(block, pivot_rows, self.norms, lambda: self.start)
-        if pivot_rows is None:
-            self.norms = np.sqrt(measured.gram.diagonal()[:-1])
-        return self._add_measured(block, pivot_rows, measured, precision)
+        if self._add_measured(block, pivot_rows, measured, precision):
+            return True
+        self.norms = np.sqrt(measured.gram.diagonal()[:-1]) if pivot_rows is None else self.norms
+        return False
 
     def _add_measured(
         self, block: Block, pivot_rows: Pivot | None, measured: ScaledGram, precision: float
@@ -237,8 +239,10 @@ class GramAccumulator:
         return list(np.flatnonzero(~self.unusable).tolist())
 
     def _is_offset(self, gram: Array, odd: list[int]) -> bool:
-        squares = np.where(self.unusable, math.nan, gram.diagonal()[:-1])
-        squares[odd] = math.nan
+        squares = gram.diagonal()[:-1]
+        if odd or np.count_nonzero(self.unusable):
+            squares = np.where(self.unusable, math.nan, squares)
+            squares[odd] = math.nan
         i, j = self._generator_and_pairs[1]
         return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])
 
@@ -249,8 +253,8 @@ def in_one_unit(measured: ScaledGram, unusable: Mask, exponent: int | None = Non
     Lines of unusable rows are 0; a row too large is shortened.
     """
     squares, most = measured.gram.diagonal(), 2.0**MAX_PLAIN_SQUARE_EXPONENT / 2
-    own_units = not measured.exponents[:-1].any() and measured.exponents[-1] in (0, UNSET) and not exponent
-    if own_units and not unusable.any() and squares[:-1].min() > 1 / most and squares.max() < most:
+    scaled = exponent or np.count_nonzero(measured.exponents[:-1]) or measured.exponents[-1] not in (0, UNSET)
+    if not (scaled or np.count_nonzero(unusable)) and 1 / most < squares[:-1].min() <= squares.max() < most:
         return GramInOneUnit(measured.gram, 0, 0.0, unusable)  # the ordinary case
     gram, exponents = without(measured, np.flatnonzero(unusable).tolist())
     bits = np.where(gram.diagonal() > 0, np.frexp(gram.diagonal())[1] + 2 * exponents, UNSET)

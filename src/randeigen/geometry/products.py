@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import (
     UNIT_ROUNDOFF,
     as_host_array,
-    bordered,
     largest_exponent,
     median,
     middle_of_three,
@@ -36,6 +35,7 @@ Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle
 
 MAX_PANELLED_ROWS = 128  # rows: of more BLAS's own symmetric product is as quick
 PANEL_ROWS = 16  # rows of a panel
+MIN_PANELLED_NUMBERS = 2**13  # numbers: of fewer a single product is done before panels are cut
 SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its operands
 CACHE_LINE_NUMBERS = 16  # numbers of float32 that a line of the cache holds
 MIN_LOOP_ROWS = 128  # rows: for fewer numpy's own loop over products is quicker than Python's
@@ -79,15 +79,15 @@ def scaled_gram(
         return ScaledGram(to_host_float64(gram), exponents), precision
     cut = parts(block)
     terms = parallel_map(lambda part: _term(part, pivot_rows), cut)
-    exponent = max(term[-1] for term in terms)
-    total, to_origin, origin = np.zeros((n, n)), np.zeros(n), 0.0
-    for gram, here, corner, exponent_here in terms:
-        total += gram
-        to_origin += np.ldexp(here, exponent_here - exponent)
-        origin += np.ldexp(corner, 2 * (exponent_here - exponent))
-    exponents = np.append(np.zeros(n, np.int64), exponent)
-    measured = ScaledGram(bordered(total, to_origin, origin), exponents)
-    return measured, rounding(n, cut[0].shape[1], block.dtype.itemsize)
+    total, exponents = np.zeros((n + 1, n + 1)), np.zeros(n + 1, np.int64)
+    exponents[n] = exponent = max(term[-1] for term in terms)
+    for gram, to_origin, origin, exponent_here in terms:
+        total[:n, :n] += gram
+        if pivot_rows is not None:
+            total[:n, n] += np.ldexp(to_origin, exponent_here - exponent)
+            total[n, n] += np.ldexp(origin, 2 * (exponent_here - exponent))
+    total[n, :n] = total[:n, n]
+    return ScaledGram(total, exponents), rounding(n, cut[0].shape[1], block.dtype.itemsize)
 
 
 def columns_at_once(n: int) -> int:
@@ -120,7 +120,7 @@ def inner(a: Any, b: Any) -> Any:
     n, width = b.shape
     step = columns_at_once(n)
     most = MAX_PANELLED_ROWS if width >= 2 * step else 2 * PANEL_ROWS
-    if a is b and 1 < n <= most and has_small_kernels():
+    if a is b and 1 < n <= most and n * width >= MIN_PANELLED_NUMBERS and has_small_kernels():
         return _by_panels(a, step)
     if n < MIN_LOOP_ROWS and width >= 2 * step:
         left, right = _side_by_side(a, step), _side_by_side(b, step)
@@ -198,12 +198,16 @@ def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
     The median and the lower quartile are set by honest rows: fewer than half are corrupt, so fewer than
     three quarters of the pairs hold a corrupt row.
     """
-    norms = squared_norms[np.isfinite(squared_norms)]
-    distances = squared_distances[np.isfinite(squared_distances)]
+    norms, distances = _finite(squared_norms), _finite(squared_distances)
     if norms.size < 2 or distances.size == 0:  # a lone row has no other to be near
         return False
     quartile = float(np.partition(distances, distances.size // 4)[distances.size // 4])
     return median(norms) > OFFSET_RATIO * max(quartile, 0.0)
+
+
+def _finite(values: Array) -> Array:
+    """The finite ones: all, if the sum of their squares is."""
+    return values if math.isfinite(values.dot(values)) else values[np.isfinite(values)]
 
 
 def scale_exponent(magnitudes: Array) -> int:
@@ -236,17 +240,17 @@ def nothing(n: int) -> ScaledGram:
 
 def without(measured: ScaledGram, rows: list[int]) -> ScaledGram:
     """The same with the lines of these rows unset."""
-    gram, exponents = measured
-    if rows:
-        gram, exponents = gram.copy(), exponents.copy()
-        gram[rows] = gram[:, rows] = 0.0
-        exponents[rows] = UNSET
+    if not rows:
+        return measured
+    gram, exponents = measured.gram.copy(), measured.exponents.copy()
+    gram[rows] = gram[:, rows] = 0.0
+    exponents[rows] = UNSET
     return ScaledGram(gram, exponents)
 
 
 def added(first: ScaledGram, second: ScaledGram) -> ScaledGram:
     """The Gram matrix of the columns of both."""
-    if first.exponents.max() == UNSET:
+    if np.count_nonzero(first.exponents == UNSET) == first.exponents.size:
         return second
     if np.array_equal(first.exponents, second.exponents):
         return ScaledGram(first.gram + second.gram, first.exponents)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -155,19 +157,25 @@ def check_parameters(stage: Any) -> None:
 
     NaN and infinity are numbers here. What a parameter may be beyond its type the rule itself knows.
     """
-    for each in fields(stage):
-        value, kind = vars(stage)[each.name], str(each.type)
-        if (choices := literal_choices(kind)) and not (isinstance(value, str) and value in choices):
+    for name, kind, choices in _annotated(stage.__class__):
+        value = vars(stage)[name]
+        if choices and not (isinstance(value, str) and value in choices):
             quoted = " or ".join(f'"{choice}"' for choice in choices)
-            raise BadParameter(f"{each.name}={value!r}; choose {quoted}.")
-        if each.name in ("eps", "f") or kind not in PARAMETER_TYPES or (value is None and "None" in kind):
+            raise BadParameter(f"{name}={value!r}; choose {quoted}.")
+        if name in ("eps", "f") or kind not in PARAMETER_TYPES or (value is None and "None" in kind):
             continue
         types, words = PARAMETER_TYPES[kind]
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if not isinstance(value, types) or (types is not bool and isinstance(value, bool)):
-            raise BadParameter(f"{type(stage).__name__} with {each.name}={value!r}; give {words}.")
+            raise BadParameter(f"{type(stage).__name__} with {name}={value!r}; give {words}.")
         if whole and abs(int(value)) >= 2**63:
-            raise BadParameter(f"{type(stage).__name__} with {each.name} beyond ±2⁶³; give {words}.")
+            raise BadParameter(f"{type(stage).__name__} with {name} beyond ±2⁶³; give {words}.")
+
+
+@cache
+def _annotated(kind: Any) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The name, annotation and choices of each parameter of a class of rules."""
+    return [(each.name, str(each.type), literal_choices(str(each.type))) for each in fields(kind)]
 
 
 def check_on_excess(on_excess: str) -> None:
@@ -270,7 +278,7 @@ def normalised(weights: Array) -> Array:
 def scores_in_variances(top: TopDirection) -> Array:
     """(n,) scores over the variance; where that is next to nothing, at most the largest number."""
     with np.errstate(over="ignore"):
-        return np.asarray(np.minimum(top.projections**2 / top.variance, np.finfo(np.float64).max))
+        return np.asarray(np.minimum(top.projections**2 / top.variance, sys.float_info.max))
 
 
 def smallest(values: Array, count: int) -> Mask:

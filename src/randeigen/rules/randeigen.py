@@ -88,21 +88,23 @@ class RandEigen(Rule):
         patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if many else PATIENT_AND_HURRIED_ROUNDS
         history = FilterHistory(geometry, w, f, far)
         for past in range(patient + hurried + 1):
-            top = geometry.top_direction(w, ISOTROPY_TOLERANCE)
-            history.add_round(w, top.variance)
-            room = float(w.sum()) - floor
-            if stop := _stop(geometry, w, top, room, f):
+            top, rounding = geometry.top_direction(w, ISOTROPY_TOLERANCE), geometry.rounding_error(w)
+            history.add_round(w, top.variance, rounding)
+            total = float(w.sum())
+            room = total - floor
+            if stop := _stop(w, top, rounding, room / total, f):
                 break
             share = removal_share(top, w)
-            if not share.any():  # all rows have the same projection
+            if not np.count_nonzero(share):  # all rows have the same projection
                 stop = Stop.IDENTICAL_ROWS
                 break
             if past == patient:
                 pace = room / hurried
-            if w @ share < min(pace, room):
+            if (taken := float(w.dot(share))) < min(pace, room):
                 share = hurried_share(share, geometry, top, w, min(pace, room))
-            share *= min(1.0, room / float(w @ share))  # the last round takes what the budget allows
-            left = removed_at_random(w, share, rng) if self.removal == "random" else w * (1 - share)
+                taken = float(w.dot(share))
+            share *= min(1.0, room / taken)  # the last round takes what the budget allows
+            left = removed_at_random(w, share, rng) if self.removal == "random" else w * (1.0 - share)
             left = without_negligible(left)
             history.add_removal(w, left, top)
             w = left
@@ -131,10 +133,13 @@ def reference_verdict(decision: Decision, geometry: Geometry, f: int, rng: np.ra
 
 def removal_share(top: TopDirection, w: Array) -> Array:
     """(n,) the fraction of its weight each row loses: 1 for the furthest from the weighted median."""
-    live = w > 0
-    away = np.where(live, abs(top.projections - weighted_median(top.projections[live], w[live])), 0.0)
+    if np.count_nonzero(w) == w.size:
+        away = abs(top.projections - weighted_median(top.projections, w))
+    else:
+        live = w > 0
+        away = np.where(live, abs(top.projections - weighted_median(top.projections[live], w[live])), 0.0)
     furthest = away.max()
-    return np.asarray((away / furthest) ** SHARPNESS) if furthest > 0 else np.zeros_like(away)
+    return np.asarray((away / furthest) ** SHARPNESS) if furthest > 0 else np.zeros(w.size)
 
 
 def hurried_share(share: Array, geometry: Geometry, top: TopDirection, w: Array, pace: float) -> Array:
@@ -180,7 +185,7 @@ def far_outliers(geometry: Geometry, f: int) -> Mask:
     """Rows so far out that in float64 the others' distances would vanish beside theirs. Never more than f."""
     squares = geometry.squared_norms_from_pivot()
     far = squares > FAR_OUTLIER_RATIO * median(squares)
-    if not far.any():
+    if not np.count_nonzero(far):
         return far
     # If there are more than f, some are honest, so the honest spread is that wide and none is left out. Nor
     # is any where no other row has prior weight.
@@ -193,16 +198,17 @@ def _floor(prior: Array, f: int) -> float:
     return max(total - 2 * corruptible(prior, f)[0], total / prior.size)
 
 
-def _stop(geometry: Geometry, w: Array, top: TopDirection, room: float, f: int) -> Stop | None:
+def _stop(w: Array, top: TopDirection, rounding: float, room: float, f: int) -> Stop | None:
+    """Why no round follows: `room` is the fraction of the weight that may still go."""
     if f == 0:
         return Stop.DIRECT
     if np.count_nonzero(w) < 2:
         return Stop.TOO_FEW_ROWS
-    if top.variance <= geometry.rounding_error(w):  # what is left of the variance is rounding
+    if top.variance <= rounding:  # what is left of the variance is rounding
         return Stop.IDENTICAL_ROWS
     if top.variance <= ISOTROPY_TOLERANCE * top.typical_row_variance:
         return Stop.ISOTROPIC
-    return Stop.BUDGET if room <= NEGLIGIBLE_WEIGHT * w.sum() else None
+    return Stop.BUDGET if room <= NEGLIGIBLE_WEIGHT else None
 
 
 class FilterHistory:
@@ -217,16 +223,17 @@ class FilterHistory:
         self.scores = np.zeros(geometry.n)
         self._largest_loss = np.zeros(geometry.n)
 
-    def add_round(self, w: Array, variance: float) -> None:
-        """Record the weights before a round, and the top variance under them."""
+    def add_round(self, w: Array, variance: float, rounding: float) -> None:
+        """Record the weights before a round, their top variance and what rounding can hide of it."""
         self.weights.append(w)
         self.spreads.append(self.geometry.scale * math.sqrt(variance))
-        self.bounds.append(bound(self.geometry, w, self.f, variance))
+        self.bounds.append(bound(self.geometry, w, self.f, variance, rounding))
 
     def add_removal(self, before: Array, after: Array, top: TopDirection) -> None:
         """Record for each row the round in which it lost most weight."""
-        more = before - after > self._largest_loss
-        self._largest_loss[more] = (before - after)[more]
+        loss = before - after
+        more = loss > self._largest_loss
+        self._largest_loss[more] = loss[more]
         self.dropped_in_round[more] = len(self.weights)
         self.scores[more] = scores_in_variances(top)[more]
 
@@ -238,7 +245,7 @@ class FilterHistory:
         w = self._average()
         if len(self.weights) > 1 or not np.array_equal(w, self.weights[0]):
             top = self.geometry.top_direction(w)
-            self.add_round(w, top.variance)
+            self.add_round(w, top.variance, self.geometry.rounding_error(w))
         if top.allowance:
             self.bounds[-1] = bound(self.geometry, w, self.f, top.variance + top.allowance)
         whole = w >= self.prior_weights
@@ -256,16 +263,17 @@ class FilterHistory:
     def _average(self) -> Array:
         if len(self.weights) == 1:
             return self.weights[0]
-        bounds, weights = np.array(self.bounds), np.array(self.weights)
-        least = bounds.min()
-        if 0 < least < np.inf:
-            round_weights = (least / bounds) ** 8 * (weights.sum(axis=1) / self.prior_weights.sum()) ** 2
+        bounds, weights, prior = np.array(self.bounds), np.array(self.weights), self.prior_weights
+        least = min(self.bounds)
+        if 0 < least < math.inf:
+            round_weights = (least / bounds) ** 8 * (weights.sum(axis=1) / prior.sum()) ** 2
         else:
             round_weights = (bounds <= least).astype(float)
-        restored = np.minimum(self.prior_weights, RESTORED_FACTOR * weights)
+        restored = np.minimum(prior, RESTORED_FACTOR * weights)
         average = round_weights @ restored / round_weights.sum()
         # Relative to its prior weight: a row is not dropped for having been light from the start.
-        kept = np.divide(
-            average, self.prior_weights, out=np.zeros_like(average), where=self.prior_weights > 0
-        )
+        if np.count_nonzero(prior) == prior.size:
+            kept = average / prior
+        else:
+            kept = np.divide(average, prior, out=np.zeros(prior.size), where=prior > 0)
         return np.where(kept > MIN_RELATIVE_WEIGHT * kept.max(), average, 0.0)
