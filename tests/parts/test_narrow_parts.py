@@ -13,6 +13,7 @@ from randeigen import RandEigen, aggregate
 from randeigen.geometry import point_batch
 from randeigen.geometry.gram_batch import GramBatch, measured_batch
 from randeigen.geometry.point_batch import PointBatch, measured_pieces
+from randeigen.parts import judging
 from randeigen.rules.randeigen_batched import decide_each
 
 F = 3
@@ -108,3 +109,72 @@ def test_points_on_another_device_are_judged_alike() -> None:
     assert found.stops == expected.stops
     np.testing.assert_allclose(elsewhere.on_host().points, on_host.points)
     np.testing.assert_allclose(elsewhere.summed_gram([0, 2]), on_host.summed_gram([0, 2]))
+
+
+def spoil(rows: Any, hostile: str, at: int) -> None:
+    """Make the first row hostile in a column, or all rows."""
+    if hostile == "NaN":
+        rows[0, at] = np.nan
+    elif hostile == "a huge number":
+        rows[0, at] = 1e200
+    elif hostile == "tiny rows":
+        rows *= 1e-200
+    elif hostile == "zeros":
+        rows[:, :at] = 0.0
+    elif hostile == "an offset":
+        rows += 1e4
+    elif hostile == "copies":
+        rows[::2] = rows[0]
+
+
+@pytest.mark.parametrize(
+    "hostile", ["nothing", "NaN", "a huge number", "tiny rows", "zeros", "an offset", "copies"]
+)
+@settings(max_examples=8, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([2, 3, 20, 41, 60, 170, 400]),
+    st.lists(st.sampled_from([1, 1, 2, 3, 5, 8, 21, 39]), min_size=1, max_size=9),
+)
+def test_parts_of_unlike_widths_get_what_they_get_alone(
+    hostile: str, seed: int, n: int, widths: list[int]
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows, f = rng.standard_normal((n, sum(widths))), n // 6
+    rows[:f] += rng.uniform(0, 4)
+    spoil(rows, hostile if f else "nothing", int(rng.integers(sum(widths))))
+    ends = np.cumsum(widths).tolist()
+    cut = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+    found = aggregate(rows, f=f, partition=cut, seed=1)
+    usable = np.setdiff1d(np.arange(n), list(found.unusable))
+    for part, columns in enumerate(cut):
+        piece = rows[usable][:, columns]
+        own = aggregate(piece, rule=RandEigen(f=f - len(found.unusable)), seed=1)
+        np.testing.assert_allclose(found.parts.weights[part, usable], own.weights, atol=1e-5)
+        near = 1e-6 * float(np.ptp(piece[own.weights > 0]))
+        assert found.parts.bounds[part] == pytest.approx(own.bias_bound, rel=1e-4, abs=near)
+        np.testing.assert_allclose(found.mean[columns], own.mean, rtol=1e-4, atol=near)
+
+
+def test_narrow_parts_of_unlike_widths_are_judged_together(monkeypatch: Any) -> None:
+    def alone(*_: Any) -> None:
+        raise AssertionError("a part was judged alone, or its inner products were made")
+
+    monkeypatch.setattr(judging.Judge, "alone", alone)
+    monkeypatch.setattr(judging, "as_batch", alone)
+    rows = np.random.default_rng(0).standard_normal((60, 210), dtype=np.float32)
+    rows[:12, 10:15] += 8
+    ends = np.cumsum(range(1, 21)).tolist()
+    cut = [slice(end - k, end) for k, end in enumerate(ends, 1)]
+    found = aggregate(rows, eps=0.2, partition=cut, seed=0)
+    assert found.parts.weights[4, :12].sum() < 0.01
+
+
+def test_large_parts_are_judged_one_after_the_other(monkeypatch: Any) -> None:
+    monkeypatch.setattr(judging, "MAX_BATCHED_SIZE", 10)
+    rows = np.random.default_rng(0).standard_normal((12, 11 * 8))
+    monkeypatch.setattr(judging, "measured_pieces", None)
+    found = aggregate(rows, f=2, partition="columns:11", seed=1)
+    for part in range(8):
+        own = aggregate(rows[:, 11 * part : 11 * part + 11], rule=RandEigen(f=2), seed=1)
+        np.testing.assert_allclose(found.parts.weights[part], own.weights, atol=1e-9)

@@ -317,7 +317,7 @@ def test_tensors_on_a_device_take_the_same_way() -> None:
     pieces = flat(models())[:, :960].reshape(N, 120, 8).swapaxes(0, 1)
     judge = Judge(RandEigen(f=F), np.arange(N), Assumed(F, F), 1, np.ones(N), 1.0)
     (_, of_arrays), (_, of_tensors) = (
-        judge.pieces(each, 0, 0)[0] for each in (pieces, torch.from_numpy(pieces.copy()))
+        judge.pieces(each, np.arange(120), 0)[0] for each in (pieces, torch.from_numpy(pieces.copy()))
     )
     np.testing.assert_allclose(of_tensors.weights, of_arrays.weights, atol=1e-9)
     np.testing.assert_allclose(of_tensors.variances, of_arrays.variances, rtol=1e-9)

@@ -10,7 +10,12 @@ import numpy as np
 
 from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
 from randeigen.backend.batched import beside, namespace, stacked
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_GRAM_NUMBERS, parallel_map
+from randeigen.backend.chunking import (
+    CHUNK_GROUP_NUMBERS,
+    DEVICE_GRAM_NUMBERS,
+    HOST_GRAM_NUMBERS,
+    parallel_map,
+)
 from randeigen.backend.device_blocks import as_matrices, in_kernels
 from randeigen.combine import RowSizes, WeightedSum
 from randeigen.geometry.gram_batch import slices_of
@@ -21,14 +26,13 @@ from randeigen.parts.judging import Judged
 from randeigen.types import Array, Block, Index, Mask, Progress, Rows
 
 KEPT = -1  # the key of the sum of columns that keep the weights of the whole rows
-GRAM_NUMBERS = 2**18  # numbers of the Gram matrices that are judged together: they fit a core's own cache
 
 
 class PartsJudge(Protocol):
     """Judges parts as they pass; those that it does not return keep the weights of the whole rows."""
 
-    def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
-        """(p, n, w) pieces of the usable rows, each a part, from number `first` on; `run`: its first."""
+    def pieces(self, pieces: Any, numbers: Index, run: int) -> list[tuple[Index, Judged]]:
+        """(p, n, w) pieces of the usable rows, each a part, with their (p,) numbers; `run`: its first."""
 
 
 class _Group(NamedTuple):
@@ -101,7 +105,8 @@ class Combining:
     ) -> Any:
         """One reading; the answer in the caller's form, for the mean weights `finish` gives integers.
 
-        `sizes` are those of the rows in each part measured in pass 1 and, under KEPT, of whole rows.
+        `sizes` are those of the rows in each part whose Gram matrix pass 1 has made and, under KEPT, of whole
+        rows. Other parts that are no run of many are narrow.
         """
         answer, pending = rows.answer(), _Pending()
         sums: dict[int, WeightedSum] = {}
@@ -120,8 +125,13 @@ class Combining:
                             error = answer.write(slice(at, at + whole.shape[1]), written)
                             rounding = math.hypot(rounding, error)
                         continue
+                    weights = self.scales[run.part] * self.weights[run.part]
+                    if run.part not in sizes:
+                        usable = piece[np.flatnonzero(self.usable).tolist()]
+                        (written,), error = _weighted(as_float64(usable)[None], weights[None])
+                        rounding = math.hypot(rounding, error, answer.write(slice(start, stop), written))
+                        continue
                     if run.part not in sums:
-                        weights = self.scales[run.part] * self.weights[run.part]
                         sums[run.part] = self._weighted_sum(weights, sizes[run.part])
                     rounding = math.hypot(rounding, answer.write(slice(start, stop), sums[run.part](piece)))
                 if progress:
@@ -139,7 +149,7 @@ class Combining:
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
         each = numbers_of_cloud(n, w)
-        most = min(CHUNK_GROUP_NUMBERS // (n * w), GRAM_NUMBERS // each)
+        most = min(CHUNK_GROUP_NUMBERS // (n * w), HOST_GRAM_NUMBERS // each)
         if not on_host:  # every cut costs launches; a hybrid measures few of its parts
             most = DEVICE_GRAM_NUMBERS // each if kept is None else width // w
         step = max(most, 1) * w
@@ -150,7 +160,7 @@ class Combining:
             pieces = cut[1].reshape(n, -1, w).swapaxes(0, 1)
             if not self.usable.all():
                 pieces = pieces[:, np.flatnonzero(self.usable).tolist()]
-            judged = judge.pieces(pieces, cut[0], run.part)
+            judged = judge.pieces(pieces, np.arange(cut[0], cut[0] + len(pieces)), run.part)
             if kept is not None and not judged:
                 return _Group(cut[0], judged, None, 0.0)
             own = np.concatenate([index for index, _ in judged])

@@ -59,11 +59,11 @@ class HybridJudge:
         each = {part: _allowed(geometry, w, columns[part]) for part, geometry in runs.items()}
         return HybridJudge(replace(judge, prior=w), _allowed(whole.geometry, w, partition.d), each)
 
-    def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
+    def pieces(self, pieces: Any, numbers: Index, run: int) -> list[tuple[Index, Judged]]:
         """Those of the (p, n, w) pieces that stand out, judged."""
         if pieces.shape[1] < MIN_BATCHED_ROWS:
             return []
-        most = self.deviation_in_runs[run] * math.sqrt(pieces.shape[2])
+        most = self.deviation_in_runs.get(run, self.deviation) * math.sqrt(pieces.shape[2])
         with np.errstate(all="ignore"):
             large = self._large_ones(self.inner.in_unit(pieces)[0], most)
             step = max(
@@ -73,7 +73,7 @@ class HybridJudge:
             return [
                 (group[index], each)
                 for group in groups
-                for index, each in self._large(pieces[group.tolist()], first, most)
+                for index, each in self._large(pieces[group.tolist()], numbers[group], most)
             ]
 
     def _large_ones(self, pieces: Any, most: float) -> Index:
@@ -126,11 +126,11 @@ class HybridJudge:
         distances = as_float64(stacked(squares))
         return np.asarray(as_host(distances @ beside(self.inner.prior[live], distances)))
 
-    def _large(self, pieces: Any, first: int, most: float) -> list[tuple[Index, Judged]]:
-        rng = np.random.default_rng([self.inner.seed, Stream.PARTS, first])
+    def _large(self, pieces: Any, numbers: Index, most: float) -> list[tuple[Index, Judged]]:
+        rng = np.random.default_rng([self.inner.seed, Stream.PARTS, int(numbers[0])])
 
         def alone(k: int) -> GramGeometry:
-            return self.inner.measured(pieces[k], first + k)
+            return self.inner.measured(pieces[k], int(numbers[k]))
 
         scaled, fits = self.inner.in_unit(pieces)
         batch, sound = measured_pieces(scaled, rng, in_float64=True)

@@ -25,6 +25,8 @@ from randeigen.types import Array, Index, Mask
 MAX_ROW_EXPONENT = 440  # rows of larger numbers than 2**this in the judge's unit are too long to be squared
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
 MIN_BATCHED_PARTS = 3  # parts: fewer are judged sooner one after the other
+# Rows or columns, whichever are fewer: larger parts are judged sooner one after the other in main memory.
+MAX_BATCHED_SIZE = 160
 
 
 class Judged(NamedTuple):
@@ -69,9 +71,11 @@ class Judge:
     prior: Array  # (n,)
     exponent: int  # lengths times 2**this are the caller's: squares of 1e-200, or of 1e200, are no floats
 
-    def pieces(self, pieces: Any, first: int, run: int) -> list[tuple[Index, Judged]]:
-        """(p, n, w) pieces of the usable rows, each a part, numbered from `first`; and which is which."""
-        rng = np.random.default_rng([self.seed, Stream.PARTS, first])
+    def pieces(self, pieces: Any, numbers: Index, run: int) -> list[tuple[Index, Judged]]:
+        """(p, n, w) pieces of the usable rows, each a part, with their (p,) numbers; and which is which."""
+        if isinstance(pieces, np.ndarray) and min(pieces.shape[1:]) > MAX_BATCHED_SIZE:
+            return [self._piece(pieces, numbers, k) for k in range(len(pieces))]
+        rng = np.random.default_rng([self.seed, Stream.PARTS, int(numbers[0])])
         done: list[tuple[Index, Judged]] = []
         with np.errstate(all="ignore"):
             scaled, fits = self.in_unit(pieces)
@@ -97,9 +101,11 @@ class Judge:
                 if judged:
                     done.append((left[as_host(good)], judged))
                     left = left[~as_host(sound)]
-        for k in left.tolist():
-            done.append((np.array([k]), self.alone(self.measured(pieces[k], first + k), first + k)))
-        return done
+        return done + [self._piece(pieces, numbers, k) for k in left.tolist()]
+
+    def _piece(self, pieces: Any, numbers: Index, k: int) -> tuple[Index, Judged]:
+        part = int(numbers[k])
+        return np.array([k]), self.alone(self.measured(pieces[k], part), part)
 
     def in_unit(self, pieces: Any) -> tuple[Any, Mask]:
         """The same in this unit, and (p,) which of them have no number that is too large or small for it."""
@@ -137,7 +143,7 @@ class Judge:
         """Parts that were measured in pass 1."""
         plain = [part for part, each in parts.items() if is_plain(each)]
         done = []
-        many = len(plain) >= MIN_BATCHED_PARTS
+        many = len(plain) >= MIN_BATCHED_PARTS and self.index.size <= MAX_BATCHED_SIZE
         if many and (judged := self.batch(as_batch([parts[part] for part in plain]))):
             done.append((np.array(plain), judged))
         else:

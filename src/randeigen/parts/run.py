@@ -20,7 +20,7 @@ from randeigen.partition import Partition
 from randeigen.parts.combining import KEPT, Combining
 from randeigen.parts.hybrid import HybridJudge
 from randeigen.parts.judging import Judge
-from randeigen.parts.measuring import MeasuredParts, exponent_of
+from randeigen.parts.measuring import NARROW, MeasuredParts, exponent_of
 from randeigen.pipeline import Options, judge, refuse_changes
 from randeigen.prior_weights import prior_weights_of
 from randeigen.rules.base import MAX_ROWS_NAMED, Rule, assume
@@ -29,6 +29,7 @@ from randeigen.source import Judgement
 from randeigen.types import Aggregate, Array, Index, Mask, Rows, Stop, Verdict
 
 MAX_PARTS_NAMED = 8  # in a note
+MAX_WIDENING = 2  # narrow parts are judged together with those of up to this many times their width
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,10 @@ def run(rows: Rows, rule: Rule, partition: Partition, options: Options) -> Aggre
             judged = hybrid.geometries(parts, partition.widths)
         else:
             judged = one.geometries(parts)
+        # A hybrid looks at the variance of a column, and columns of zeros have none.
+        for numbers, pieces in measured.narrow_groups(index, 1 if whole else MAX_WIDENING):
+            each_judged = (hybrid if whole else one).pieces(pieces, numbers, NARROW)
+            judged += [(numbers[some], each) for some, each in each_judged]
     default = prior / prior.sum() if whole is None else whole.verdict.weights
     combining = Combining(
         partition, usable, assumed.certified, default, 1.0 if whole is None else whole.verdict.scale
