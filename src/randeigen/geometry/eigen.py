@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from randeigen.backend.arrays import is_tensor, joined, like, to_host_float64
+from randeigen.backend.chunking import single_threaded_blas
 from randeigen.types import Array, Mask
 
 Operator: TypeAlias = Callable[[Array], Array]
 
 MAX_DECOMPOSED_ROWS = 24  # rows up to which all eigenvectors are had sooner than one by a system of equations
 MAX_DENSE_ROWS = 40  # rows up to which dense eigenvalues are always fastest
-# The same where the top must be known to the last digits: of more rows LAPACK's threads wait on busy cores.
-MAX_UNSETTLED_DENSE_ROWS = 64
 SQUARINGS = 6  # the matrix to the power 2^6
 SOLVED_RESIDUAL = 1e-12  # of the eigenvalue, that a solution may have
 RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
@@ -69,12 +68,13 @@ def top_dense(matrix: Array, start: Array) -> Top:
 def _top_by_solving(matrix: Array, start: Array) -> Top | None:
     """LAPACK's top eigenvalue, and one step of inverse iteration; None if that did not get there."""
     try:
-        value = float(np.linalg.eigvalsh(matrix)[-1])
-        if not 0 < value < math.inf:
-            return None
-        shifted = matrix.copy()
-        shifted.reshape(-1)[:: len(matrix) + 1] -= value
-        vector = unit(np.linalg.solve(shifted, start[:, :1])[:, 0])
+        with single_threaded_blas(len(matrix)):  # on busy cores threads wait for one another for long
+            value = float(np.linalg.eigvalsh(matrix)[-1])
+            if not 0 < value < math.inf:
+                return None
+            shifted = matrix.copy()
+            shifted.reshape(-1)[:: len(matrix) + 1] -= value
+            vector = unit(np.linalg.solve(shifted, start[:, :1])[:, 0])
     except np.linalg.LinAlgError:
         return None
     rest = np.dot(matrix, vector) - value * vector

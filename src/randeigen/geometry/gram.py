@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import median
 from randeigen.geometry.eigen import (
     MAX_DENSE_ROWS,
-    MAX_UNSETTLED_DENSE_ROWS,
     Operator,
     Top,
     binary_exponent,
@@ -29,7 +28,9 @@ from randeigen.types import Array, Mask, TopDirection
 Index: TypeAlias = NDArray[np.intp]
 Measured = TypeVar("Measured", bound="MeasuredGeometry")
 
-MAX_BLOCK_ROWS = 160  # rows up to which polynomials on a block of directions are faster than Lanczos
+# Rows up to which LAPACK is faster than Lanczos. Polynomials on a block of directions are faster than both
+# where it matters only how large the top is; where its direction does, they need twice as long as LAPACK.
+MAX_SOLVED_ROWS = 160
 ENTRY_ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a Gram entry, relative to its two rows' norms, by item size
 START_DIRECTIONS = 8  # secret random directions from which the search for the top direction starts
 MAX_PLAIN_WEIGHT = 1e6  # larger ones are divided by the largest before they meet squared norms
@@ -275,8 +276,8 @@ def top_of_covariance(
     random directions: nobody can arrange for these to be orthogonal to the answer. Where the eigenvalue is at
     most `settled`, its eigenvector may be rough.
 
-    The allowance is 0 where LAPACK finds it, which is exact to rounding, else the residual up to n =
-    MAX_BLOCK_ROWS, and beyond that what `top_of_operator` claims. A matrix with a number that is not finite
+    The allowance is 0 where LAPACK finds it, which is exact to rounding; the residual where it is settled;
+    else, beyond n = MAX_SOLVED_ROWS, what `top_of_operator` claims. A matrix with a number that is not finite
     has an infinite eigenvalue.
     """
     n, size = matrix.shape[0], float(matrix.trace()) if trace is None else trace
@@ -285,14 +286,8 @@ def top_of_covariance(
     exponent = binary_exponent(size)
     if exponent:  # by a power of two: no bit of an ordinary result depends on it
         matrix, settled = np.ldexp(matrix, -exponent), 0.0
-    if n <= MAX_DENSE_ROWS:
-        top = top_dense(matrix, start)
-    elif n <= MAX_BLOCK_ROWS:
-        patient = n > MAX_UNSETTLED_DENSE_ROWS
-        by_blocks = patient or settled
-        rough = top_by_blocks(matrix, root_weights, start, settled, patient) if by_blocks else None
-        top = rough or top_dense(matrix, start)
-    else:
-        rough = top_by_blocks(matrix, root_weights, start, settled, patient=False) if settled else None
-        top = rough or top_of_large_matrix(matrix, start)
+    top = None
+    if settled and n > MAX_DENSE_ROWS:
+        top = top_by_blocks(matrix, root_weights, start, settled, patient=False)
+    top = top or (top_dense if n <= MAX_SOLVED_ROWS else top_of_large_matrix)(matrix, start)
     return top.scaled(exponent) if exponent else top
