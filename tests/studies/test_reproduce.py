@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ pytest.importorskip("sklearn")
 
 from randeigen.errors import BadParameter
 from randeigen.lab import FederatedRecord
+from randeigen.lab.paper import cells, training
 from randeigen.lab.paper.cells import EXPERIMENTS, chosen
 from randeigen.lab.paper.certificate_over_training import certificate_over_training
 from randeigen.lab.paper.growth import attacked_rows, dense_filtering, figure_2, table_1
@@ -47,6 +49,38 @@ def test_every_panel_of_figure_three_is_a_line_of_cells() -> None:
     assert panels == {(cell.dataset, cell.attack) for cell in EXPERIMENTS["figure:3"].cells}
 
 
+def test_cells_of_sentences_are_federations_of_the_papers_length() -> None:
+    for cell in (*EXPERIMENTS["table:sst2"].cells, *EXPERIMENTS["figure:4"].cells):
+        config = cell.config(1)
+        assert (config.task, config.clients, config.rounds, config.seed) == ("sst2", 20, 20, 1)
+        assert config.attack.partition(":")[0] == (cell.attack if float(cell.eps) else "none")
+    boosts = {cell.eps: cell.config(0).attack for cell in chosen("figure:4", ["sst2/ep*"])}
+    assert boosts == {
+        "0": "none",
+        "0.05": "ep:boost=20",
+        "0.10": "ep:boost=10",
+        "0.15": "ep:boost=6.667",
+        "0.20": "ep:boost=5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "success"),
+    [("sst2/none/none", None), ("sst2/ep/randeigen", "asr"), ("sst2/hidra/filtering", None)],
+)
+def test_a_cell_of_sentences_is_run(name: str, success: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cells, training):
+        monkeypatch.setattr(module, "SENTENCES", "sst2-tiny")
+    monkeypatch.setattr(cells, "SENTENCE_CLIENTS", 5)
+    (cell,) = chosen("table:sst2", [name])
+    record = run_job(Job(replace(cell, dataset="sst2-tiny"), 0, 1))
+    assert isinstance(record, FederatedRecord)
+    (only,) = record.history
+    assert (only.asr is not None) == (success is not None)
+    assert ("unattacked ep" in only.more) == (cell.attack == "none")
+    assert "sigma=0.4" in record.spec.rule or name != "sst2/hidra/filtering"
+
+
 def test_every_federated_table_has_the_printed_algorithm_beside_the_default() -> None:
     for experiment in ("table:images", "table:sst2", "table:dfba", "table:small"):
         rules = {cell.rule for cell in EXPERIMENTS[experiment].cells}
@@ -61,13 +95,7 @@ def test_every_federated_table_has_the_printed_algorithm_beside_the_default() ->
 
 
 def test_names_of_cells_and_files_of_jobs_are_all_different() -> None:
-    jobs = [
-        Job(cell, seed)
-        for each in EXPERIMENTS.values()
-        if not each.needs
-        for cell in each.cells
-        for seed in (0, 1)
-    ]
+    jobs = [Job(cell, seed) for each in EXPERIMENTS.values() for cell in each.cells for seed in (0, 1)]
     assert len({job.path(Path()) for job in jobs}) == len(jobs)
     assert len({job.command for job in jobs}) == len(jobs)
 

@@ -148,6 +148,7 @@ class Checkpoint(Generic[M]):
         # The key `told` is part of the file format.
         text = json.dumps([asdict(spec), [asdict(metrics) for metrics in history]]).encode()
         arrays: dict[str, Any] = {f"state.{name}": value.cpu().numpy() for name, value in self.state.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             np.savez(file, told=np.frombuffer(text, np.uint8), weights=self.weights.cpu().numpy(), **arrays)
 

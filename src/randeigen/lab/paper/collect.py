@@ -140,10 +140,10 @@ def _accuracy(run: Run) -> tuple[float, None]:
 
 
 def in_table(cell: Cell) -> Cell:
-    """The cell of a table that is the same federation as this one of Figure 3, at eps 0 and 0.20."""
-    if cell.experiment not in ("figure:3", "figure:3-small") or cell.eps not in ("0", "0.20"):
+    """The cell of a table that is the same federation as this one of Figure 3 or 4, at eps 0 and 0.20."""
+    if not cell.experiment.startswith("figure:") or cell.eps not in ("0", "0.20"):
         return cell
-    table = "table:small" if cell.dataset == "digits" else "table:images"
+    table = {"digits": "table:small", "sst2": "table:sst2"}.get(cell.dataset, "table:images")
     if cell.eps == "0.20":
         return replace(cell, experiment=table, eps="0.2")
     own_model = cell.attack == "dba" and cell.dataset != "digits"

@@ -90,7 +90,8 @@ def figure_4(records: Records) -> list[str]:
     figures = []
     for attack in ("ep", "hidra"):
         cells = [cell for cell in EXPERIMENTS["figure:4"].cells if cell.attack == attack]
-        series = [line(f"eps {cell.eps}", runs) for cell in cells if (runs := records.runs(cell))]
+        both = [(cell, records.runs(cell) or records.runs(in_table(cell))) for cell in cells]
+        series = [line(f"eps {cell.eps}", runs) for cell, runs in both if runs]
         axes = (
             Axis("round", low=0.0, high=20.0, whole=True),
             Axis("accuracy", low=0.0, high=1.0, percent=True),

@@ -63,7 +63,7 @@ def _language(path: Path) -> Iterator[tuple[Key, Run]]:
             "none" if cell["rule"] == "mean" else cell["rule"],
         )
         eps = "0" if attack == "none" else LANGUAGE_EPS.get(cell["eps"])
-        if cell["setting"] == "short" and attack and eps:
+        if cell["encoder"] == "minilm" and cell["setting"] == "short" and attack and eps:
             history = [
                 _with_rates(metrics, {"ep": metrics["own"]} if metrics.get("own") is not None else {})
                 for metrics in one["history"]

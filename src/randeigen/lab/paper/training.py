@@ -15,7 +15,7 @@ from randeigen.lab.centralized import train
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.devices import few_threads
 from randeigen.lab.federated import Federation
-from randeigen.lab.paper.cells import POISONS, Cell, experiment
+from randeigen.lab.paper.cells import POISONS, SENTENCES, SMALL, Cell
 from randeigen.lab.record_files import described
 from randeigen.lab.results import (
     CentralizedRecord,
@@ -80,8 +80,6 @@ def run_job(
     progress: Callable[[str], None] | None = None,
 ) -> Record | None:
     """The record of a job. It has fewer rounds if `until`, of time.time(), passes; None with hardly any."""
-    if needs := experiment(job.cell.experiment).needs:
-        raise NotImplementedError(needs)
     began = time.monotonic()
     config = job.config
     record: Record | None
@@ -117,6 +115,9 @@ def _federation(
     now = saved or Checkpoint(lab.info.initial_weights, {}, ())
     with few_threads(lab.model.d):
         for t in range(len(now.history) + 1, spec.rounds + 1):
+            if progress:
+                so_far = f", accuracy {now.history[-1].accuracy:.3f}" if now.history else ""
+                progress(f"round {t}/{spec.rounds}{so_far}")
             weights, state, metrics = lab.round(t, now.weights, now.state)
             late = time.time() > until
             if unattacked and (t % RATES_EVERY == 0 or t == spec.rounds or late):
@@ -125,8 +126,6 @@ def _federation(
             now = Checkpoint(weights, state, (*now.history, metrics))
             if checkpoint:
                 now.write(checkpoint, spec)
-            if progress:
-                progress(f"round {t}/{spec.rounds}: accuracy {metrics.accuracy:.3f}")
             if late:
                 break
     if len(now.history) < min(FEWEST_ROUNDS, spec.rounds):
@@ -136,8 +135,11 @@ def _federation(
 
 def _unattacked_sets(lab: Federation, cell: Cell) -> SuccessSets:
     """What each attack on this model would count as success: its rate where nobody attacks."""
-    own_model = lab.spec.task.endswith("-dba")
-    names = ("dba",) if own_model else ("mra", "mpa", "dfba", *(("dba",) if cell.dataset == "digits" else ()))
+    names: tuple[str, ...] = ("mra", "mpa", "dfba", *(("dba",) if cell.dataset == SMALL else ()))
+    if lab.spec.task.endswith("-dba"):
+        names = ("dba",)
+    elif cell.dataset == SENTENCES:
+        names = ("ep",)
     built = {name: attacks.build(name) for name in names}
     return {
         f"unattacked {name}": attack.success_sets(lab.info, *lab.test)["asr"]
