@@ -19,6 +19,7 @@ from randeigen.cli.app import app
 from randeigen.errors import BadFile, BadParameter, MissingExtra
 from randeigen.lab import Sweep, load, run_sweep
 from randeigen.lab.charts import Axis, Series, chart, histogram
+from randeigen.lab.sweep_page import differing, grouped
 from randeigen.lab.tidy import interval, records
 
 QUICK = ("--rounds", "1", "--clients", "5")
@@ -95,6 +96,41 @@ def test_settings_come_from_a_file_and_options_win(tmp_path: Path) -> None:
 def test_what_cannot_run_is_refused_before_anything_runs(settings: dict[str, object], said: str) -> None:
     with pytest.raises(BadParameter, match=said):
         Sweep(settings).configs()
+
+
+def test_words_may_be_plural_and_seeds_counted(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('tasks = ["digits"]\nattacks = ["none", "mra"]\nseeds = 3\n')
+    configs = Sweep.from_toml(file).configs()
+    assert [(config.attack, config.seed) for config in configs] == [
+        (attack, seed) for attack in ("none", "mra") for seed in range(3)
+    ]
+    fewer = sweep(tmp_path / "out", str(file), "--attack", "hidra", "--seed", "7", "--dry-run")
+    assert fewer.output.splitlines()[-1] == "1 runs"
+    assert "hidra eps 0.2 randeigen seed 7" in fewer.output
+
+
+def test_runs_that_differ_in_any_setting_are_not_averaged(tmp_path: Path) -> None:
+    """Only runs that differ in their seed alone are."""
+    values = {
+        "clients": [4, 5],
+        "parts": ["whole", "tensor"],
+        "steps": [1, 2],
+        "calm": [0, 1],
+        "sample": [0.8, 1.0],
+        "optimizer": ["sgd", "adamw"],
+    }
+    for name, pair in values.items():
+        lines = [
+            {"task": "digits", "attack": "none", "rule": "mean", "eps": 0.2, name: value} for value in pair
+        ]
+        assert differing(lines) == (name,)
+        assert [len(group.lines) for group in grouped(lines)] == [1, 1]
+        assert str(pair[0]) in grouped(lines)[0].title
+    told = sweep(tmp_path, "--rule", "mean", "--parts", "whole", "--parts", "tensor", "--seeds", "2")
+    assert told.exit_code == 0, told.output
+    table = [line for line in told.output.splitlines() if "±" in line]
+    assert len(table) == 2, told.output
 
 
 def test_f_is_a_number_of_byzantine_clients() -> None:

@@ -19,6 +19,7 @@ Eps = Annotated[
     float | None, typer.Option(metavar="X", help="Fraction of files that may be Byzantine, in [0, 0.5).")
 ]
 NUMBER = typer.Option("--f", metavar="N", help="Their number, instead of --eps.")
+PARTS = typer.Option(help="What rules judge on its own: whole, tensor, rows:NAME, columns:N, hybrid.")
 Corrupt = Annotated[int | None, NUMBER]
 SecretSeed = Annotated[
     int | None, typer.Option(min=0, max=2**128 - 1, metavar="N", help="Repeats a call; random without it.")

@@ -45,8 +45,9 @@ MAX_RUNS = 100_000  # of one sweep: more is a mistake
 class Sweep:
     """Settings of federations, each one value or a list; a list means all of its values.
 
-    Settings are those of `FederatedConfig`, or the words that `randeigen simulate` has for them. A partition
-    may carry its parameter: `dirichlet:alpha=0.1`.
+    Settings are those of `FederatedConfig`, or the words that `randeigen simulate` has for them, in the
+    singular or the plural; `seeds = 3` means seeds 0, 1 and 2. A partition may carry its parameter:
+    `dirichlet:alpha=0.1`.
     """
 
     settings: Mapping[str, Any]
@@ -69,15 +70,17 @@ class Sweep:
 
     def configs(self) -> list[FederatedConfig]:
         """Every combination once, resolved; what cannot be run is refused before anything runs."""
-        axes = {}
+        axes = dict[str, list[Any]]()
         for key, value in self.settings.items():
-            name = key.replace("-", "_")
-            if name not in SETTINGS:
-                raise BadParameter(f"a sweep has no setting {key!r}; it takes {', '.join(SETTINGS)}.")
-            values = value if isinstance(value, list | tuple) else [value]
+            name = field_of(key)
+            values = list(value) if isinstance(value, list | tuple) else [value]
+            if key == "seeds" and isinstance(value, int):
+                values = list(range(value))
             if not values:
                 raise BadParameter(f"{key} is an empty list; give at least one value.")
-            axes[FIELD_OF.get(name, name)] = values
+            if name in axes:
+                raise BadParameter(f"{key} is given twice, under two names; give one of them.")
+            axes[name] = values
         count = 1
         for values in axes.values():
             count *= len(values)
@@ -85,6 +88,16 @@ class Sweep:
             raise BadParameter(f"this sweep has {count:,} runs; give at most {MAX_RUNS:,}.")
         combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
         return list(dict.fromkeys(_config(values) for values in combinations))
+
+
+def field_of(key: str) -> str:
+    """The field that a word of a sweep means: `attack`, `attacks`, `attack-start`."""
+    name = key.replace("-", "_")
+    if name not in SETTINGS:
+        name = name.removesuffix("s")
+    if name not in SETTINGS:
+        raise BadParameter(f"a sweep has no setting {key!r}; it takes {', '.join(SETTINGS)}.")
+    return FIELD_OF.get(name, name)
 
 
 def _config(values: dict[str, Any]) -> FederatedConfig:

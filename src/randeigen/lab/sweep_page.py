@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from randeigen.lab.charts import Axis, Series, chart
+from randeigen.lab.config import FederatedConfig
 from randeigen.lab.html_page import explained, listed
 from randeigen.lab.report_html import TableCell, gallery, paragraphs, table, write
 from randeigen.lab.tidy import Interval, interval, over_seeds
 
-# What may differ between the tables of a page; a table compares attacks and rules.
-SETTINGS = (
-    "task",
-    "partition",
-    "alpha",
-    "eps",
-    "clients",
-    "rounds",
-    "feared",
-    "server",
-    "batch",
-    "rate",
-    "epochs",
+FIRST = ("task", "partition", "alpha", "eps")  # in titles
+# What may differ between the tables of a page; a table compares attacks and rules over seeds.
+SETTINGS = tuple(
+    name
+    for name in dict.fromkeys((*FIRST, *(field.name for field in fields(FederatedConfig))))
+    if name not in ("attack", "rule", "seed")
 )
-SHORT = {"feared": "assumed eps", "rate": "learning rate"}
+SHORT = {
+    "feared": "assumed eps",
+    "rate": "learning rate",
+    "sample": "participation",
+    "redraw": "attackers redrawn",
+    "calm": "attack start",
+}
 Line = Mapping[str, Any]
 
 
@@ -59,11 +60,27 @@ def grouped(runs: Sequence[Line]) -> list[Group]:
     groups: dict[tuple[Any, ...], list[Line]] = {}
     for line in runs:
         groups.setdefault(_setting_key(line), []).append(line)
-    differing = [i for i in range(len(SETTINGS)) if len({key[i] for key in groups}) > 1]
+    named = differing(runs) or ("task",)
     return [
-        Group(", ".join(_setting(SETTINGS[i], key[i]) for i in differing or (0,)), lines)
-        for key, lines in groups.items()
+        Group(", ".join(_setting(name, lines[0].get(name)) for name in named), lines)
+        for lines in groups.values()
     ]
+
+
+def differing(runs: Sequence[Line]) -> tuple[str, ...]:
+    """The settings that are not the same in all runs, other than attack, rule and seed."""
+    return tuple(name for name in SETTINGS if len({_value(line, name) for line in runs}) > 1)
+
+
+def label(name: str) -> str:
+    """The word for a setting on pages and in tables."""
+    return SHORT.get(name, name)
+
+
+def _value(line: Line, name: str) -> Any:
+    """A setting; the eps that rules assume only where it is not the true one."""
+    value = line.get(name)
+    return None if name == "feared" and value == line.get("eps") else value
 
 
 def _setting_key(line: Line) -> tuple[Any, ...]:
@@ -139,4 +156,4 @@ def _percent(share: float | None) -> float | None:
 def _setting(name: str, value: Any) -> str:
     if name in ("task", "partition", "server"):
         return str(value)
-    return f"{SHORT.get(name, name)} {value}"
+    return f"{label(name)} {value}"

@@ -20,7 +20,7 @@ from randeigen.cli.experiment_runs import (
     resumable,
     without_none,
 )
-from randeigen.cli.options import Corrupt, Device, Fresh, RecordsAsJson, Seed
+from randeigen.cli.options import PARTS, Corrupt, Device, Fresh, RecordsAsJson, Seed
 from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
 from randeigen.registry import build_rule, without_digest
@@ -72,10 +72,7 @@ def simulate(
         bool, typer.Option("--resample-attackers", help="Draw the Byzantine clients anew each round.")
     ] = False,
     attack_start: Annotated[int, typer.Option(min=0, help="Rounds before the attack begins.")] = 0,
-    parts: Annotated[
-        str,
-        typer.Option(help="What rules judge on its own: whole, tensor, rows:NAME, columns:N, hybrid."),
-    ] = "whole",
+    parts: Annotated[str, PARTS] = "whole",
     server: Annotated[str, typer.Option(help="sgd or adam, with parameters: adam:eta=0.01.")] = "sgd",
     device: Device = "cpu",
     fresh: Fresh = False,

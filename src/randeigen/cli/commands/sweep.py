@@ -10,7 +10,7 @@ import typer
 
 from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, require
 from randeigen.cli.experiment_runs import ProgressLine, resumable
-from randeigen.cli.options import NUMBER, Device
+from randeigen.cli.options import NUMBER, PARTS, Device
 from randeigen.provenance import command
 from randeigen.registry import without_digest
 
@@ -33,7 +33,11 @@ def sweep(
     eps: Annotated[list[float] | None, typer.Option(help="Fraction of Byzantine clients.")] = None,
     f: Annotated[list[int] | None, NUMBER] = None,
     seed: Annotated[list[int] | None, typer.Option(min=0, help="Seed.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds 0 to this less one, instead of --seed.")
+    ] = None,
     partition: Annotated[list[str] | None, typer.Option(help="iid, or dirichlet:alpha=0.3.")] = None,
+    parts: Annotated[list[str] | None, PARTS] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of every run.")] = None,
     clients: Annotated[int | None, typer.Option(min=2, help="Clients of every run.")] = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Where records and the page go.")] = "sweep",
@@ -51,7 +55,7 @@ def sweep(
 
     \b
     Examples:
-      randeigen sweep --attack none --attack hidra --rule mean --rule randeigen --seed 0 --seed 1 --seed 2
+      randeigen sweep --attack none --attack hidra --rule mean --rule randeigen --seeds 3
       randeigen sweep study.toml --jobs 4 --csv study.csv
       randeigen sweep study.toml --dry-run
 
@@ -62,7 +66,7 @@ def sweep(
     with exit_on_error():
         require("sweep", "torch")
         from randeigen.lab import tidy
-        from randeigen.lab.sweep import Sweep, run_sweep
+        from randeigen.lab.sweep import Sweep, field_of, run_sweep
         from randeigen.lab.sweep_page import write_sweep_page
 
         given = {
@@ -73,10 +77,14 @@ def sweep(
             "f": f,
             "seed": seed,
             "partition": partition,
+            "parts": parts,
         }
-        single = {"rounds": rounds, "clients": clients}
-        settings: dict[str, Any] = dict(Sweep.from_toml(file).settings) if file else {}
-        settings |= {name: value for name, value in {**given, **single}.items() if value}
+        single = {"rounds": rounds, "clients": clients, "seeds": seeds}
+        settings: dict[str, Any] = {name: value for name, value in {**given, **single}.items() if value}
+        won = {field_of(name) for name in settings}
+        if file:
+            of_file = Sweep.from_toml(file).settings
+            settings |= {name: value for name, value in of_file.items() if field_of(name) not in won}
         if not settings:
             raise UsageError("nothing is to be swept; give a TOML file, or options such as --attack hidra.")
         configs = Sweep(settings).configs()
@@ -137,7 +145,8 @@ class StepLines:
 
 def _label(config: FederatedConfig) -> str:
     mix = f" dirichlet({config.alpha:g})" if config.partition == "dirichlet" else ""
-    words = f"{config.task}{mix} {config.attack} eps {config.eps:g} {config.rule} seed {config.seed}"
+    parts = "" if config.parts == "whole" else f" parts {config.parts}"
+    words = f"{config.task}{mix} {config.attack} eps {config.eps:g} {config.rule}{parts} seed {config.seed}"
     return without_digest(words)
 
 
@@ -152,23 +161,20 @@ def _time(seconds: float) -> str:
 
 def _show(runs: list[dict[str, Any]]) -> None:
     """Means over seeds on stdout."""
-    from randeigen.lab.sweep_page import interval_text
+    from randeigen.lab.sweep_page import differing, interval_text, label
     from randeigen.lab.tidy import over_seeds
 
-    by = ("task", "partition", "eps", "attack", "rule")
+    others = tuple(name for name in differing(runs) if name not in ("task", "eps"))
+    by = ("task", "attack", "rule", "eps", *others)
     accuracy = over_seeds(runs, by, lambda line: 100 * line["accuracy"])
     success = over_seeds(runs, by, lambda line: None if line["asr"] is None else 100 * line["asr"])
     lines = [
         [
-            str(key[0]),
-            str(key[3]),
-            str(key[4]),
-            f"{key[2]:g}",
+            *(f"{part:g}" if isinstance(part, float) else str(part) for part in key),
             interval_text(value),
             interval_text(success[key]) if key in success else "--",
         ]
         for key, value in accuracy.items()
     ]
-    print_table(
-        ["task", "attack", "rule", "eps", "accuracy %", "success %"], lines, names=("task", "attack", "rule")
-    )
+    titles = [*by[:4], *map(label, others), "accuracy %", "success %"]
+    print_table(titles, lines, names=("task", "attack", "rule", *others))
