@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from randeigen.backend.arrays import dtype_name, kind
+from randeigen.errors import BadRows
 from randeigen.rows.walk import Path, Unreadable, entry, location
 
 Entries: TypeAlias = tuple[tuple[Any, ...], ...]  # of a Record
@@ -77,3 +78,23 @@ def none_readable(n: int, refused: Mapping[int, Unreadable]) -> str:
     row, why = min(refused.items())
     many = "" if n == 1 else f"none of the {n:,} rows can be read: "
     return f"{many}{location(row, why.path)} {why.reason}; {why.advice}."
+
+
+def without_floats(row: int, leaves: Mapping[Path, Any]) -> str:
+    """What to say if most rows hold nothing to average."""
+    if list(leaves) == [()] and kind(leaves[()][2]) != "float":
+        name = dtype_name(leaves[()][2])
+        return f"rows must be floating-point, row {row} has dtype {name}; cast it first, to float32 say."
+    return f"rows must hold floating-point numbers, found none in row {row}; pass float arrays."
+
+
+def one_device(row: int, homes: Mapping[Path, Any]) -> None:
+    """Raise BadRows unless the float leaves of most rows share library and device."""
+    first = next(iter(homes))
+    for path, home in homes.items():
+        if home != homes[first]:
+            names = ["numpy" if device is None else device for device in (homes[first], home)]
+            raise BadRows(
+                f"row {row} mixes devices: {entry(first)} on {names[0]}, {entry(path)} on {names[1]}; "
+                "keep all of a row in one library, on one device."
+            )

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from randeigen.backend.arrays import (
     as_writable_array,
-    dtype_name,
     empty,
     gather,
     is_tensor,
@@ -35,10 +34,10 @@ from randeigen.backend.chunking import (
 from randeigen.backend.device_blocks import Leaves, has_kernels
 from randeigen.backend.host_leaves import HostLeaves, as_vector, cast_vectors, working_on_host
 from randeigen.errors import BadRows
-from randeigen.rows.differences import Entries, leaves_of
+from randeigen.rows.differences import Entries, leaves_of, one_device, without_floats
 from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote, flat
 from randeigen.rows.vote import elect
-from randeigen.rows.walk import Foreign, Path, entry
+from randeigen.rows.walk import Foreign, Path
 from randeigen.types import Answer, Block, Weights
 
 MAX_COUNTERS = 2**10  # numbers of an integer leaf that is decided together with others
@@ -218,26 +217,6 @@ class RecordRows:
 def _named(key: Any) -> str:
     """A key on the way to a leaf, as part of the leaf's name."""
     return str(key[1] if isinstance(key, Foreign) else key)
-
-
-def without_floats(row: int, leaves: Mapping[Path, Any]) -> str:
-    """What to say if most rows hold nothing to average."""
-    if list(leaves) == [()] and kind(leaves[()][2]) != "float":
-        name = dtype_name(leaves[()][2])
-        return f"rows must be floating-point, row {row} has dtype {name}; cast it first, to float32 say."
-    return f"rows must hold floating-point numbers, found none in row {row}; pass float arrays."
-
-
-def one_device(row: int, homes: Mapping[Path, Any]) -> None:
-    """Raise BadRows unless the float leaves of most rows share library and device."""
-    first = next(iter(homes))
-    for path, home in homes.items():
-        if home != homes[first]:
-            names = ["numpy" if device is None else device for device in (homes[first], home)]
-            raise BadRows(
-                f"row {row} mixes devices: {entry(first)} on {names[0]}, {entry(path)} on {names[1]}; "
-                "keep all of a row in one library, on one device."
-            )
 
 
 def rebuilt(
