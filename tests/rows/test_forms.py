@@ -8,7 +8,7 @@ import warnings
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +391,15 @@ def test_rows_without_end_cost_little() -> None:
     for endless in (EndlessMapping(), broad(), hollow(), [[1.0] * 10**5] * 10**5):
         as_rows([*clients, endless])
     assert time.process_time() - start < 1
+
+
+def test_a_state_dict_is_read_past_methods_of_its_own() -> None:
+    clients = [OrderedDict(a=torch.ones(3) * row, b=torch.ones(2)) for row in range(4)]
+    clients[2].values = lambda: repeat(torch.zeros(3))  # type: ignore[method-assign, assignment]
+    source = as_rows(clients)
+    assert not source.unusable
+    ((_, block),) = source.blocks()
+    assert np.asarray(block)[2].tolist() == [2, 2, 2, 1, 1]
 
 
 # The width of floats.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 import randeigen
+from randeigen.backend.arrays import as_host_array
 from randeigen.backend.host_leaves import HostLeaves
 from randeigen.rows import as_rows, convert, record_rows
 
@@ -91,8 +94,8 @@ def test_a_slice_is_copied_when_it_is_read_and_not_before(copied_in_parts):
     assert np.array_equal(block[:, 20_990:21_100][:, 5:95].numpy(), matrix[:, 20_995:21_085])
     assert np.array_equal(block[:, 25_000:99_999].numpy(), matrix[:, 25_000:])
     assert np.array_equal(block[:, ::5000].numpy(), matrix[:, ::5000])
-    rows[0]["bias"][0] = 5.0
-    assert block.numpy()[0, 21_000] == 5.0
+    rows[0]["weight"][0, 0] = 5.0  # of the bias, which is small, a copy is kept
+    assert block.numpy()[0, 0] == 5.0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -116,3 +119,52 @@ def test_tensors_in_main_memory_are_copied_in_parts_too(dtype, form, monkeypatch
     for leaf in ("a", "b") if form == "state_dicts" else (slice(None),):
         np.testing.assert_allclose(parts.mean[leaf].float(), plain.mean[leaf].float(), rtol=1e-2, atol=1e-6)
     assert parts.weights[2] == 0
+
+
+@pytest.mark.parametrize("at_once", [2**24, 0])
+@pytest.mark.parametrize("widest", ["float32", "float64"])
+@pytest.mark.parametrize("kept_numbers", [record_rows.MAX_KEPT_NUMBERS, 0])
+def test_every_number_of_unlike_leaves_is_read(at_once, widest, kept_numbers, monkeypatch):
+    """Whatever their dtype, shape, order in memory and sign bit; of rows that cannot be read it is NaN."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(record_rows, "MAX_COPIED_BYTES", at_once)
+    monkeypatch.setattr(record_rows, "MAX_KEPT_NUMBERS", kept_numbers)
+    dtypes = [torch.bfloat16, torch.float16, torch.float32, getattr(torch, widest)]
+    shapes = {"scalar": (), "empty": (0,), "bias": (7,), "weight": (30, 60), "tall": (5000,)}
+    rng = torch.Generator().manual_seed(0)
+
+    def leaf(row: int, at: int, shape: tuple[int, ...]):
+        values = torch.randn(shape, generator=rng).to(dtypes[(at + row * (at % 2)) % len(dtypes)])
+        if row % 3 == 0 and len(shape) == 2:
+            values = values.T.contiguous().T
+        return torch._neg_view(-values) if row % 5 == 1 else values
+
+    records = [
+        {name: leaf(row, at, shape) for at, (name, shape) in enumerate(shapes.items())} for row in range(9)
+    ]
+    exact = np.stack(
+        [torch.cat([leaf.double().reshape(-1) for leaf in row.values()]).numpy() for row in records]
+    )
+    records[4], exact[4] = {"bias": torch.zeros(7)}, np.nan
+    rows = as_rows(records)
+    assert rows.d == exact.shape[1]
+    read = np.concatenate([np.asarray(as_host_array(block)) for _, block in rows.blocks()], axis=1)
+    np.testing.assert_array_equal(read, exact.astype(read.dtype))
+    if not at_once:
+        ((_, block),) = rows.blocks()
+        np.testing.assert_array_equal(block[[8, 4, 1]][:, 3:1900].numpy(), read[[8, 4, 1], 3:1900])
+        np.testing.assert_array_equal(block[5:8][:, ::600].numpy(), read[5:8, ::600])
+
+
+@pytest.mark.parametrize("at_once", [2**24, 0])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_matrix_in_half_precision_is_read_as_it_is(at_once, dtype, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(convert, "MAX_COPIED_BYTES", at_once)
+    whole = torch.randn((7, 9000)).to(getattr(torch, dtype))
+    whole[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
+    whole[1, :3] = torch.tensor([-0.0, 6e-8, 1e-40])
+    for matrix in (whole, whole[:, ::2], whole[:, 1:8000], whole[1:], torch._neg_view(whole)):
+        for columns, block in as_rows(matrix).blocks():
+            exact = matrix[:, columns].resolve_neg().float().numpy()
+            np.testing.assert_array_equal(as_host_array(block), exact)

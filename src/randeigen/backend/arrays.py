@@ -202,7 +202,7 @@ def as_writable_array(leaf: Any) -> Any:
 def copy(target: Any, source: Any) -> None:
     """Cast `source` into `target`; what does not fit becomes inf, as hostile numbers may."""
     if is_tensor(target):
-        target.copy_(source if is_tensor(source) else sys.modules["torch"].from_numpy(source))
+        target.copy_(source.resolve_neg() if is_tensor(source) else sys.modules["torch"].from_numpy(source))
     else:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             np.copyto(target, np.asarray(source), casting="unsafe")

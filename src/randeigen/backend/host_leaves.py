@@ -6,8 +6,9 @@ core's cache while it is multiplied, and costs nobody a meeting.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.chunking import COPIED_PART_NUMBERS, TORCH_GRAIN, parallel_map
+
+MAX_JOINED_COLUMNS = 256  # columns up to which vectors are joined, which costs less than to copy each
 
 # Writes these columns of some rows into an array.
 Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
@@ -62,51 +65,84 @@ def working_on_host(dtype: Any) -> np.dtype[Any]:
 
 
 def as_vector(leaf: Any) -> Any:
-    """A contiguous leaf in main memory as a vector, of numpy where it is the quicker one; others as they are.
+    """A contiguous leaf in main memory as a vector of numpy's, without a copy; others as they are.
 
-    Numpy widens half precision one number at a time: it stays a tensor, or becomes one if torch is there.
+    Numpy has no bfloat16: that is a vector of its bits, as integers. It widens float16 one number at a time,
+    which therefore stays a tensor, or becomes one if torch is there.
     """
     if isinstance(leaf, np.ndarray):
         if not leaf.flags.c_contiguous:
             return leaf
         torch: Any = sys.modules.get("torch") if leaf.dtype == np.float16 and leaf.flags.writeable else None
         return leaf.reshape(-1) if torch is None else torch.from_numpy(leaf.reshape(-1))
-    if not leaf.is_contiguous():
+    if not leaf.is_contiguous() or leaf.is_neg():
         return leaf
-    leaf = leaf if leaf.ndim == 1 else leaf.reshape(-1)
-    return leaf if leaf.dtype.itemsize < 4 or leaf.is_neg() else leaf.numpy()
+    if leaf.dtype.itemsize >= 4:
+        return leaf.numpy().reshape(-1)
+    bits = bits_of_bfloat16(leaf)
+    return leaf.reshape(-1) if bits is None else bits.reshape(-1)
+
+
+def bits_of_bfloat16(leaf: Any) -> NDArray[np.int16] | None:
+    """The bits of a bfloat16 tensor in main memory, as integers that share its memory; None of any other."""
+    torch: Any = sys.modules.get("torch")
+    if isinstance(leaf, np.ndarray) or leaf.dtype is not torch.bfloat16 or leaf.is_neg():
+        return None
+    return leaf.view(torch.int16).numpy()  # type: ignore[no-any-return]
 
 
 def cast_vector(target: NDArray[Any], vector: Any) -> None:
     """Cast a vector in main memory into part of a numpy array, without torch's threads."""
     if isinstance(vector, np.ndarray):
-        np.copyto(target, vector, casting="unsafe")
+        cast_array(target, vector)
         return
     beside = sys.modules["torch"].from_numpy(target)
     for start in range(0, len(target), TORCH_GRAIN):
-        beside[start : start + TORCH_GRAIN].copy_(vector[start : start + TORCH_GRAIN])
+        # Torch's quick way from float16 to float32 overlooks that a tensor is the negative of its memory.
+        beside[start : start + TORCH_GRAIN].copy_(vector[start : start + TORCH_GRAIN].resolve_neg())
 
 
-def cast_vectors(target: NDArray[Any], vectors: Sequence[Any]) -> None:
-    """Cast vectors in main memory, end to end, into a numpy array: of many short ones few calls."""
-    if set(map(type, vectors)) == {np.ndarray}:
-        np.concatenate(vectors, out=target, casting="unsafe")
+def cast_array(target: NDArray[Any], values: NDArray[Any]) -> None:
+    """Cast an array into another of its shape; integers are the bits of bfloat16."""
+    if values.dtype.kind != "i":
+        np.copyto(target, values, casting="unsafe")
+    elif target.itemsize == 4:
+        np.copyto(target.view(np.int32), values)
+        _move_up(target)
+    else:
+        cast_array(narrow := np.empty(target.shape, np.float32), values)
+        np.copyto(target, narrow)
+
+
+def cast_vectors(target: NDArray[Any], vectors: Sequence[NDArray[Any]]) -> None:
+    """Cast vectors of one dtype into the lines of an array."""
+    are_bits = vectors[0].dtype.kind == "i"
+    if target.shape[1] <= MAX_JOINED_COLUMNS or (are_bits and target.itemsize == 8):
+        cast_array(target, np.concatenate(vectors).reshape(target.shape))
         return
-    at = 0
-    for group in _together(vectors):
-        vector = group[0] if len(group) == 1 else sys.modules["torch"].cat(group)
-        cast_vector(target[at : at + len(vector)], vector)
-        at += len(vector)
+    lines = target.view(np.int32) if are_bits else target
+    for line, vector in zip(lines, vectors, strict=True):
+        np.copyto(line, vector, casting="unsafe")
+    if are_bits:
+        _move_up(target)
 
 
-def _together(vectors: Sequence[Any]) -> Iterator[list[Any]]:
-    """The vectors in order: short tensors of one dtype that follow one another together, others alone."""
-    group, size = list[Any](), 0
-    for vector in vectors:
-        is_short = not isinstance(vector, np.ndarray) and size + len(vector) <= TORCH_GRAIN
-        if group and not (is_short and vector.dtype == group[0].dtype):
-            yield group
-            group, size = [], 0
-        group.append(vector)
-        size += len(vector)
-    yield group
+def _move_up(numbers: NDArray[np.float32]) -> None:
+    """The lower half of each number, which holds the bits of a bfloat16, becomes the upper one."""
+    bits = numbers.view(np.int32)
+    np.left_shift(bits, 16, out=bits)
+
+
+def side_by_side(leaves: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """(n, k) leaves of one shape, each in a line: of many small ones few calls, without torch's threads."""
+    k, has_sides = math.prod(leaves[0].shape), bool(leaves[0].ndim)
+    if isinstance(leaves[0], np.ndarray):
+        leaves = leaves if has_sides else [leaf.reshape(1) for leaf in leaves]
+        return np.concatenate(leaves, dtype=dtype, casting="unsafe").reshape(len(leaves), k)
+    torch: Any = sys.modules["torch"]
+    out, count = np.empty((len(leaves), k), dtype), max(1, TORCH_GRAIN // max(k, 1))
+    for start in range(0, len(leaves), count):
+        some = leaves[start : start + count]
+        joined = torch.cat(some) if has_sides else torch.stack(some)
+        cast_vector(out[start : start + count].reshape(-1), joined.reshape(-1))
+    return out

@@ -38,9 +38,10 @@ from randeigen.backend.chunking import (
     block_width,
 )
 from randeigen.backend.device_blocks import takes
-from randeigen.backend.host_leaves import HostLeaves, as_vector, cast_vector, working_on_host
+from randeigen.backend.host_leaves import HostLeaves, as_vector, bits_of_bfloat16, working_on_host
 from randeigen.errors import BadRows
 from randeigen.rows.file_rows import FileRows, Visit
+from randeigen.rows.leaves import LeafOfRows
 from randeigen.rows.mixed_rows import MixedRows
 from randeigen.rows.record_rows import RecordRows
 from randeigen.rows.walk import Unreadable, class_name, from_protocol
@@ -120,12 +121,12 @@ class ArrayRows:
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
         """Write these columns of some rows, cast."""
-        for line, row in zip(out, rows, strict=True):
-            cast_vector(line, self._vectors[row][columns])
+        self._as_leaf.copy_to(out, rows, columns.start, columns.stop)
 
     @cached_property
-    def _vectors(self) -> list[Any]:
-        return [as_vector(row) for row in self._array]
+    def _as_leaf(self) -> LeafOfRows:
+        bits = bits_of_bfloat16(self._array)
+        return LeafOfRows([as_vector(row) for row in self._array] if bits is None else bits)
 
     def answer(self) -> Answer:
         """A fresh vector of the same dtype, on the same device."""

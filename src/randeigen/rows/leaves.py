@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import as_writable_array, copy, is_tensor, joined, kind, store
 from randeigen.backend.chunking import block_columns
 from randeigen.backend.device_blocks import Leaves
+from randeigen.backend.host_leaves import as_vector, cast_array, cast_vector, cast_vectors, side_by_side
 from randeigen.types import Weights
 
 Ballot = TypeVar("Ballot")
@@ -77,6 +78,52 @@ def flat(leaf: Any, start: int, stop: int) -> Any:
         flat(leaf[last], 0, stop - last * inner),
     ]
     return joined(parts)
+
+
+class LeafOfRows:
+    """One leaf of all rows, in main memory: an (n, k) array, or vectors that lie anywhere.
+
+    A row that cannot be read is NaN; among vectors it is None.
+    """
+
+    def __init__(self, lines: NDArray[Any] | list[Any]) -> None:
+        self._lines = lines
+        self._is_plain = False  # whether these are vectors of numpy's, of one dtype
+        if isinstance(lines, list) and set(map(type, lines)) == {np.ndarray}:
+            self._is_plain = {line.ndim for line in lines} == {1} and len({line.dtype for line in lines}) == 1
+
+    @classmethod
+    def as_they_lie(cls, leaves: Sequence[Any], rows: Sequence[int], n: int) -> LeafOfRows:
+        """Each of the leaves of these rows among n, where it is."""
+        lines: list[Any] = [None] * n
+        for row, leaf in zip(rows, leaves, strict=True):
+            lines[row] = as_vector(leaf)
+        return cls(lines)
+
+    @classmethod
+    def copied(cls, leaves: Sequence[Any], rows: Sequence[int], n: int, dtype: np.dtype[Any]) -> LeafOfRows:
+        """A copy of the leaves of these rows: of many small ones the quicker way to read them twice."""
+        lines = side_by_side(leaves, dtype)
+        if len(rows) < n:
+            some, lines = lines, np.full((n, lines.shape[1]), math.nan, dtype)
+            lines[rows] = some
+        return cls(lines)
+
+    def copy_to(self, out: NDArray[Any], rows: Sequence[int], start: int, stop: int) -> None:
+        """Cast entries start..stop of these rows into an array."""
+        lines = self._lines
+        if isinstance(lines, np.ndarray):
+            index = slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else list(rows)
+            cast_array(out, lines[index, start:stop])
+        elif self._is_plain:
+            whole = stop - start == len(lines[0])
+            cast_vectors(out, [lines[row] if whole else lines[row][start:stop] for row in rows])
+        else:
+            for target, row in zip(out, rows, strict=True):
+                if (line := lines[row]) is None:
+                    target.fill(math.nan)
+                else:
+                    cast_vector(target, flat(line, start, stop))
 
 
 class OutputBuffer:

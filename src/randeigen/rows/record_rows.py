@@ -32,14 +32,15 @@ from randeigen.backend.chunking import (
     block_width,
 )
 from randeigen.backend.device_blocks import Leaves, has_kernels
-from randeigen.backend.host_leaves import HostLeaves, as_vector, cast_vectors, working_on_host
+from randeigen.backend.host_leaves import HostLeaves, working_on_host
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of, one_device, without_floats
-from randeigen.rows.leaves import Layout, OutputBuffer, decide_by_vote, flat
+from randeigen.rows.leaves import Layout, LeafOfRows, OutputBuffer, decide_by_vote, flat
 from randeigen.rows.vote import elect
 from randeigen.rows.walk import Foreign, Path
 from randeigen.types import Answer, Block, Weights
 
+MAX_KEPT_NUMBERS = 2**10  # numbers of a leaf of which a copy is kept: each costs more to find than to copy
 MAX_COUNTERS = 2**10  # numbers of an integer leaf that is decided together with others
 
 
@@ -104,40 +105,48 @@ class RecordRows:
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         buffer = as_writable_array(empty((self.n, block_width(*shape)), self._work, self._like))
         usable, unusable = list(self._rows), list(self.unusable)
-        if unusable:
+        if unusable and not self.on_host:
             buffer[unusable] = math.nan
         for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
-            for entries in self._layout.leaf_slices(columns):
-                leaves = [row[entries.leaf] for row in self._vectors.values()]
-                values = [flat(leaf, entries.start, entries.stop) for leaf in leaves]
-                gather(block[:, entries.columns], usable, values)
+            if self.on_host:
+                self._fill(block, range(self.n), columns)
+            else:
+                for entries in self._layout.leaf_slices(columns):
+                    leaves = [row[self._averaged[entries.leaf]] for row in self._rows.values()]
+                    gather(
+                        block[:, entries.columns],
+                        usable,
+                        [flat(leaf, entries.start, entries.stop) for leaf in leaves],
+                    )
             yield columns, block
 
     def _parts_to_copy(self, multiple: int) -> Iterator[tuple[slice, HostLeaves]]:
         """Wide blocks that each thread copies its own parts of."""
         budget = HOST_VIEW_BLOCKS * self._budget
-        dtype = working_on_host(self._work)
         for columns in block_columns(self.d, self.n, self._work.itemsize, budget, multiple):
-            yield columns, HostLeaves(self._fill, range(self.n), range(columns.start, columns.stop), dtype)
+            rows, of_all = range(self.n), range(columns.start, columns.stop)
+            yield columns, HostLeaves(self._fill, rows, of_all, working_on_host(self._work))
 
     @cached_property
-    def _vectors(self) -> dict[int, list[Any]]:
-        """The averaged leaves of each row; in main memory as vectors, where that costs no copy."""
-        as_read = as_vector if self.on_host else lambda leaf: leaf
-        return {row: [as_read(leaves[k]) for k in self._averaged] for row, leaves in self._rows.items()}
+    def _by_leaf(self) -> list[LeafOfRows]:
+        """The averaged leaves, in main memory; a copy of the smallest ones, up to the bytes of a block."""
+        dtype, kept_bytes, rows = working_on_host(self._work), 0, list(self._rows)
+        sizes, by_leaf = {k: math.prod(self._shapes[k]) for k in self._averaged}, dict[int, LeafOfRows]()
+        leaves = list(zip(*self._rows.values(), strict=True))
+        for k in sorted(sizes, key=sizes.__getitem__):
+            kept_bytes += self.n * sizes[k] * dtype.itemsize
+            if sizes[k] <= MAX_KEPT_NUMBERS and kept_bytes <= self._budget:
+                by_leaf[k] = LeafOfRows.copied(leaves[k], rows, self.n, dtype)
+            else:
+                by_leaf[k] = LeafOfRows.as_they_lie(leaves[k], rows, self.n)
+        return [by_leaf[k] for k in self._averaged]
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
         """Write these columns of some rows, cast; those that cannot be read are NaN."""
-        slices = self._layout.leaf_slices(columns)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
-            for line, row in zip(out, rows, strict=True):
-                leaves = self._vectors.get(row)
-                if leaves is None:
-                    line.fill(math.nan)
-                    continue
-                pieces = [(leaves[leaf], start, stop) for leaf, start, stop, _ in slices]
-                cast_vectors(line, [flat(*piece) for piece in pieces])
+            for leaf, start, stop, at in self._layout.leaf_slices(columns):
+                self._by_leaf[leaf].copy_to(out[:, at : at + stop - start], rows, start, stop)
 
     @cached_property
     def _leaves(self) -> Leaves | None:

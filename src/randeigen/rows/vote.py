@@ -26,6 +26,7 @@ from randeigen.rows.walk import (
 
 Form: TypeAlias = frozenset[tuple[Any, ...]]  # what rows must share: paths, homes, shapes, kinds
 
+NUMBERS = {list, tuple}  # of numbers, as a leaf
 FIRST_ENTRIES = 1024  # entries of a row that are read before it is known how many the others have
 MAX_ENTRIES = 2**20  # entries that no row may exceed
 
@@ -213,7 +214,10 @@ def leaves_in_order(
         for row in rows:
             leaves = reading.records[row].leaves
             try:
-                leaves = [numbers_of(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves]
+                if not {list, tuple}.isdisjoint(map(type, leaves)):
+                    leaves = [
+                        numbers_of(leaf) if isinstance(leaf, (list, tuple)) else leaf for leaf in leaves
+                    ]
             except Exception as error:
                 unusable[row] = f"unreadable: it holds numbers that are none ({class_name(error)})"
                 continue

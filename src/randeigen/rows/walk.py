@@ -7,6 +7,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -108,34 +109,43 @@ def walk(record: Any, into: Record, path: Path = ()) -> Iterator[None]:
 class StateDict(NamedTuple):
     """The form of a flat dict of tensors, as it was read from one: most others are like it."""
 
-    container: type
-    leaves: tuple[tuple[Any, ...], ...]  # (path, device, shape, dtype)
+    container: Any  # dict or OrderedDict
+    names: list[str]
+    facts: list[tuple[Any, ...]]  # what FACTS are, of each tensor
     entries: tuple[tuple[Any, ...], ...]  # of a Record: the container first
+
+
+# What tells one tensor from another, but for its numbers: read and compared in C, leaf after leaf.
+FACTS = attrgetter("device", "shape", "dtype", "layout", "requires_grad", "is_nested")
 
 
 def state_dict_of(entries: tuple[tuple[Any, ...], ...]) -> StateDict | None:
     """The form, if it is one."""
     (_, *what), *leaves = entries
     container = {("dict",): dict, ("ordered dict",): OrderedDict}.get(tuple(what))
-    flat = all(len(leaf) == 4 and len(leaf[0]) == 1 and leaf[1] is not None for leaf in leaves)
-    return StateDict(container, tuple(leaves), entries) if container and flat else None
+    flat = all(
+        len(leaf) == 4 and len(leaf[0]) == 1 and type(leaf[0][0]) is str and leaf[1] is not None
+        for leaf in leaves
+    )
+    if container is None or not flat:
+        return None
+    dense = sys.modules["torch"].strided
+    facts = [(*leaf[1:], dense, False, False) for leaf in leaves]
+    return StateDict(container, [leaf[0][0] for leaf in leaves], facts, entries)
 
 
 def read_like(form: StateDict, record: Any, into: Record) -> bool:
     """Fill `into` where a record is just like another, as state_dicts of one model are."""
-    container: type = type(record)
-    if container is not form.container or len(record) != len(form.leaves):
+    if type(record) is not form.container or len(record) != len(form.names):
         return False
-    torch: Any = sys.modules["torch"]
-    tensor, dense, leaves = torch.Tensor, torch.strided, []
-    for (key, leaf), (path, home, shape, dtype) in zip(record.items(), form.leaves, strict=True):
-        if type(key) is not str or key != path[0] or type(leaf) is not tensor or leaf.dtype is not dtype:
-            return False
-        if leaf.shape != shape or leaf.requires_grad or leaf.layout is not dense or leaf.is_nested:
-            return False
-        if leaf.device != home or not (leaf.data_ptr() or not leaf.numel()):
-            return False
-        leaves.append(leaf)
+    tensor: Any = sys.modules["torch"].Tensor
+    leaves: list[Any] = list(form.container.values(record))  # past a method of its own
+    if set(map(type, record)) != {str} or set(map(type, leaves)) != {tensor} or list(record) != form.names:
+        return False
+    if list(map(FACTS, leaves)) != form.facts:
+        return False
+    if not all(map(tensor.data_ptr, leaves)) and any(leaf.numel() and not leaf.data_ptr() for leaf in leaves):
+        return False
     into.leaves = leaves
     note_versions(record, into)
     return True
