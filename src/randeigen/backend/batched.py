@@ -130,6 +130,11 @@ def where_true(flags: Flags) -> Indices:
     return np.flatnonzero(flags) if isinstance(flags, np.ndarray) else flags.nonzero()[:, 0]
 
 
+def whole_zeros(line: Numbers) -> Indices:
+    """Zeros beside these numbers, which may become indices."""
+    return np.zeros(line.shape, int) if isinstance(line, np.ndarray) else (line * 0).long()
+
+
 def count(flags: Flags) -> int:
     """How many are true."""
     return int(flags.sum())

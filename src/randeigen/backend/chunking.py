@@ -57,6 +57,7 @@ MAX_FLOAT64_POINT_NUMBERS = 2**22  # numbers of a sketch that may as well be kep
 GRAM_LINES_AT_ONCE = 512  # lines of a Gram matrix of thousands of rows that are added to at a time
 CHUNK_GROUP_NUMBERS = 2**20  # numbers of chunks that are copied at once; an eighth as many of Gram matrices
 HOST_GRAM_NUMBERS = 2**18  # of Gram matrices that are judged together: they fit a core's own cache
+MAX_JUDGED_NUMBERS = 2**22  # of parts that are judged together; they are copied if their unit is odd
 DEVICE_GRAM_NUMBERS = 2**23  # of Gram matrices that are judged together on a GPU: a verdict is many launches
 DEVICE_SLICE_NUMBERS = 2**24  # numbers of parts that are cast to float64 together on a GPU: 128 MB
 MIXED_NUMBERS = 2**22  # numbers of pre-aggregated rows that are made at a time

@@ -1,9 +1,11 @@
 """The top eigenpairs of many small symmetric positive matrices at once, without a decomposition of any.
 
-Up to MAX_SQUARED_ROWS rows, and on a GPU, by squaring: A^256 is eight products, which cost a fraction of a
-dense decomposition, and its trace bounds the top eigenvalue from above, λ ≤ tr(A^N)^(1/N), whatever the
-spectrum. Where the top is crowded N goes on to 2^20: eigenvalues that are not told apart there are equal to
-four digits, so any direction among theirs will do, and the bound on the top one holds all the same.
+Up to MAX_SQUARED_ROWS rows, and on a GPU, by squaring: A^64 is six products, which cost a fraction of a
+dense decomposition, and a few of it with a vector, each as long a way as 64 of A, cost as much as one more.
+Its trace bounds the top eigenvalue from above, λ ≤ tr(A^N)^(1/N), whatever the spectrum; and where a pair
+(θ, v) has the residual r, some eigenvalue lies within r of θ, so that if it is not the top one λ, then
+λ^N + (θ − r)^N ≤ tr(A^N). Where the top is crowded N goes on to 2^20: eigenvalues that are not told apart
+there are equal to four digits, so any direction among theirs will do, and the bound holds all the same.
 With more rows on a CPU, by a Chebyshev polynomial of each matrix on a block of secret directions; a pair
 whose residual is too large is found again by squaring.
 """
@@ -18,10 +20,12 @@ from randeigen.backend.batched import Indices, Numbers, along, namespace, where_
 from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TARGET_GROWTH
 
 MAX_SQUARED_ROWS = 40  # rows up to which ten products of two matrices are fastest on a CPU
-SQUARINGS = (8, 10, 12, 15, 20)  # after so many, the pairs that have converged are done
-DEVICE_SQUARINGS = (12, 20)  # on a GPU a product costs less than a look at the pairs
-MAX_BETWEEN = 5  # squarings after which a power is brought back to trace 1, or before
+# Squarings, and products of the power with a vector, after which the pairs that have converged are done.
+STAGES = ((6, 10), (10, 6), (20, 0))
+DEVICE_STAGES = ((12, 0), (20, 0))  # on a GPU a product costs less than a look at the pairs
+MAX_BETWEEN = 6  # squarings after which a power is brought back to trace 1: λ ≥ 1/n, so λ^64 is a number
 POLISHING_STEPS = 2  # products with the matrix itself, which take out the rounding of its powers
+MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance, of equal ones, squaring goes on
 ROUNDING = 2.0**-44  # of an eigenvalue, of the products above
 CHECK_EVERY = 4  # products of a polynomial between two looks at its growth
 
@@ -63,20 +67,16 @@ def _by_squaring(matrices: Numbers) -> Tops:
     xp = namespace(matrices)
     power, left, done, tops = matrices, None, 0, None
     logarithms = xp.zeros_like(matrices[:, 0, 0])  # of the trace of the power, by its exponent
-    for squarings in SQUARINGS if xp is np else DEVICE_SQUARINGS:
-        while done < squarings:
-            for _ in range(min(MAX_BETWEEN, squarings - done)):
-                power = power @ power  # the top eigenvalue is 1/n or more: its 32nd power is a number
-                done += 1
-            sizes = xp.einsum("pii->p", power)
-            power *= (1 / sizes)[:, None, None]
-            logarithms = logarithms + xp.log(sizes) / 2.0**done
-        latest = _pairs(matrices, power, xp.exp(logarithms) * (1 + ROUNDING))
+    for squarings, steps in STAGES if xp is np else DEVICE_STAGES:
+        power, logarithms = _raised(power, logarithms, done, squarings)
+        done = squarings
+        latest = _pairs(matrices, power, steps, logarithms, 2.0**done)
         if tops is None:
             tops = latest
         else:
             _put(tops, left, latest)
-        some = where_true(~latest.converged)
+        enough = latest.converged & (latest.allowances <= MAX_RELATIVE_ALLOWANCE * latest.values)
+        some = where_true(~enough)
         if not len(some):
             break
         left = some if left is None else left[some]
@@ -85,19 +85,44 @@ def _by_squaring(matrices: Numbers) -> Tops:
     return tops
 
 
-def _pairs(matrices: Numbers, power: Numbers, most: Numbers) -> Tops:
-    """The top pairs, from a high power of each matrix; no eigenvalue is above `most`."""
+def _raised(power: Numbers, logarithms: Numbers, done: int, squarings: int) -> tuple[Numbers, Numbers]:
+    """The powers after more squarings, of trace 1. Memory for thousands is taken twice, not every time."""
+    xp = namespace(power)
+    spare = xp.empty_like(power), xp.empty_like(power)
+    for squared in range(done + 1, squarings + 1):
+        power = xp.matmul(power, power, out=spare[squared % 2])
+        if squared == squarings or (squared - done) % MAX_BETWEEN == 0:
+            sizes = xp.einsum("pii->p", power)
+            power *= (1 / sizes)[:, None, None]
+            logarithms = logarithms + xp.log(sizes) / 2.0**squared
+    return power, logarithms
+
+
+def _pairs(matrices: Numbers, power: Numbers, steps: int, logarithms: Numbers, exponent: float) -> Tops:
+    """The top pairs, from a high power of each matrix, whose trace was exp(logarithm)**exponent."""
     xp = namespace(matrices)
     # The column with the largest diagonal entry holds at least 1/sqrt(n) of the top eigenvector.
     columns = xp.argmax(xp.einsum("pii->pi", power), 1)
     vectors = along(power, columns[:, None, None])[:, 0]
+    vectors = vectors / _norms(vectors)
+    for _ in range(steps):
+        vectors = _images(power, vectors)  # which has 1/n of the length or more, the trace being 1
     for _ in range(POLISHING_STEPS):
         vectors = _images(matrices, vectors / _norms(vectors))
     vectors = vectors / _norms(vectors)
     images = _images(matrices, vectors)
     values = _dots(vectors, images)
     residuals = _norms(images - values[:, None] * vectors)[:, 0]
-    return Tops(values, vectors, xp.clip(most - values, 0, None), residuals <= RELATIVE_RESIDUAL * values)
+    most = _most(values - residuals, logarithms, exponent)
+    allowances = xp.maximum(most - values, residuals + ROUNDING * values)
+    return Tops(values, vectors, allowances, residuals <= RELATIVE_RESIDUAL * values)
+
+
+def _most(least: Numbers, logarithms: Numbers, exponent: float) -> Numbers:
+    """What the top eigenvalue is at most, if it is another than one that is no less than `least`."""
+    xp, most = namespace(least), logarithms + ROUNDING
+    shares = xp.exp(exponent * (xp.log(xp.clip(least, 1e-300, None)) - most))  # of the trace of the power
+    return xp.exp(most + xp.log(xp.clip(1 - shares, 1e-300, None)) / exponent)
 
 
 def _by_polynomials(matrices: Any, start: Any) -> Tops:

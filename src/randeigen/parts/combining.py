@@ -11,9 +11,9 @@ import numpy as np
 from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
 from randeigen.backend.batched import beside, namespace, stacked
 from randeigen.backend.chunking import (
-    CHUNK_GROUP_NUMBERS,
     DEVICE_GRAM_NUMBERS,
     HOST_GRAM_NUMBERS,
+    MAX_JUDGED_NUMBERS,
     parallel_map,
 )
 from randeigen.backend.device_blocks import as_matrices, in_kernels
@@ -149,7 +149,7 @@ class Combining:
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
         each = numbers_of_cloud(n, w)
-        most = min(CHUNK_GROUP_NUMBERS // (n * w), HOST_GRAM_NUMBERS // each)
+        most = min(MAX_JUDGED_NUMBERS // (n * w), HOST_GRAM_NUMBERS // each)
         if not on_host:  # every cut costs launches; a hybrid measures few of its parts
             most = DEVICE_GRAM_NUMBERS // each if kept is None else width // w
         step = max(most, 1) * w

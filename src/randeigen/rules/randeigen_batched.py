@@ -19,6 +19,7 @@ from randeigen.backend.batched import (
     in_order,
     namespace,
     where_true,
+    whole_zeros,
 )
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.rules.randeigen import (
@@ -80,7 +81,7 @@ def _decided(batch: GeometryBatch, prior: Numbers, f: int, rounds_at_most: tuple
     total = batch.prior_weights.sum(1)
     floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f).heaviest * total, total / n)
     patient, hurried = rounds_at_most
-    stops = (total * 0).astype(int) if xp is np else (total * 0).long()
+    stops = whole_zeros(total)
     index, w, rounds = where_true(total > -1), prior, list[_Round]()
     tops = top = batch.top_directions(w)  # under the weights that each cloud ends with
     pace = total * 0
@@ -131,16 +132,15 @@ def _stops(
     batch: GeometryBatch, w: Numbers, top: TopDirections, share: Numbers, room: Numbers, f: int
 ) -> Any:
     """(k,) the number of the first stop that each cloud meets; 0 where it goes on."""
-    xp = namespace(w)
+    code = whole_zeros(room)
     if f == 0:
-        return xp.ones_like(in_order(w)[:, 0])
+        return code + 1
     met = (
         (w > 0).sum(1) < 2,
         (top.variances <= batch.rounding_errors(w)) | ~(share > 0).any(1),
         top.variances <= ISOTROPY_TOLERANCE * top.typical_row_variances,
         room <= NEGLIGIBLE_WEIGHT * w.sum(1),
     )
-    code = xp.zeros_like(in_order(w)[:, 0])
     for number, condition in reversed(list(enumerate(met, 2))):
         code[condition] = number
     return code
