@@ -190,7 +190,7 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
     no group. Corrupt rows that agree with each other are one: nothing in the rows tells them from a minority.
     """
     fair = geometry.prior_weights / geometry.prior_weights.sum()
-    cut = np.flatnonzero(weights < DOWN_WEIGHTED_BELOW * fair)
+    cut = (weights < DOWN_WEIGHTED_BELOW * fair).nonzero()[0]
     least = max(MIN_GROUP_SIZE, math.ceil(min(geometry.n / 10, math.floor(f / 2) + 1)))
     if cut.size < least:
         return []

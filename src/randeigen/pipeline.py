@@ -82,7 +82,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     whole = source.measure(want, kind, seed, progress=options.progress)
     assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
     usable = _usable(source)
-    index = np.flatnonzero(usable)
+    index = usable.nonzero()[0]
     cloud, notes = whole.take(index) if source.unusable else whole, assumed.notes
     if claims is not None:
         prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)

@@ -107,7 +107,7 @@ def _shifted(value: float, exponent: int) -> float:
 
 def outer(factor: float, vector: Any) -> Any:
     """(n, n) factor·vᵢ·vⱼ; on the host one number where all entries are equal, as weights are at first."""
-    if not is_tensor(vector):
+    if isinstance(vector, np.ndarray):
         first = vector[0]
         if np.count_nonzero(vector == first) == vector.size:
             return factor * first * first

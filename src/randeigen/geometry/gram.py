@@ -219,11 +219,12 @@ class GramGeometry(MeasuredGeometry):
         return np.array(self.gram.diagonal()[:-1])
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
-        difference, peak = of_plain_size(weights_a - weights_b)
-        difference = np.append(difference, -difference.sum())
+        difference = np.empty(self.n + 1)
+        difference[:-1], peak = of_plain_size(weights_a - weights_b)
+        difference[-1] = -difference[:-1].sum()
         if self.gram[-1, -1] > FAR_ORIGIN_SQUARE and abs(difference[-1]) > DIFFERENT_SUMS:
             return math.inf  # the origin is further away than the matrix says
-        return peak * math.sqrt(max(float(difference @ self.gram @ difference), 0.0))
+        return peak * math.sqrt(max(float(difference.dot(self.gram).dot(difference)), 0.0))
 
     def _take(self, index: Index) -> GramGeometry:
         lines = np.append(index, self.n)

@@ -71,9 +71,11 @@ def measure(
             accumulator.add(columns, block if in_parts else as_host_array(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
-        not_finite = accumulator.unusable.copy()  # in the finished geometry these rows are zero
+        not_finite = accumulator.unusable.nonzero()[
+            0
+        ].tolist()  # in the finished geometry these rows are zero
         geometry = accumulator.geometry()
-    unusable = {int(i): NOT_FINITE for i in np.flatnonzero(not_finite)} | dict(rows.unusable)
+    unusable = dict.fromkeys(not_finite, NOT_FINITE) | dict(rows.unusable)
     return geometry, dict(sorted(unusable.items()))
 
 
@@ -200,7 +202,7 @@ class GramAccumulator:
         return True
 
     def _add(self, measured: ScaledGram, precision: float) -> None:
-        self.total = added(self.total, without(measured, np.flatnonzero(self.unusable).tolist()))
+        self.total = added(self.total, without(measured, self.unusable.nonzero()[0].tolist()))
         self.precision = max(self.precision, precision)
 
     def _scaled(

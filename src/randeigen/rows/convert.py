@@ -79,9 +79,10 @@ class ArrayRows:
     """An (n, d) numpy array, memmap or tensor; never copied whole."""
 
     def __init__(self, array: Any, block_bytes: int, multiple: int = 1) -> None:
-        array = plain(array) if is_tensor(array) else array
+        in_torch = is_tensor(array)
+        array = plain(array) if in_torch else array
         check_array(array)
-        self._array = array if is_tensor(array) else np.asarray(array)
+        self._array = array if in_torch else np.asarray(array)
         self.n: int = int(array.shape[0])
         self.d: int = int(array.shape[1])
         self.unusable: Mapping[int, str] = {}
@@ -90,13 +91,13 @@ class ArrayRows:
         self.segment_columns: int | None = None
         self.leaves: Sequence[tuple[str, tuple[int, ...]]] = [("", (self.d,))]
         self._work = working([array.dtype])
-        negated = is_tensor(array) and array.is_neg()  # its memory holds the negative of its numbers
+        negated = in_torch and array.is_neg()  # its memory holds the negative of its numbers
         # Half precision is cast, but on a GPU, where it can be multiplied as it is.
-        as_it_is = array.dtype == self._work or (is_tensor(array) and takes(array))
+        as_it_is = array.dtype == self._work or (in_torch and takes(array))
         self._views = as_it_is and not negated
         self._budget = HOST_VIEW_BLOCKS * block_bytes if self._views else block_bytes
         self._multiple = multiple
-        if not on_host(array):
+        if not self.on_host:
             columns = DEVICE_VIEW_COLUMNS * self.n * self._work.itemsize
             self._budget = columns if self._views else DEVICE_COPY_BLOCKS * block_bytes
 
