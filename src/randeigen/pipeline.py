@@ -223,8 +223,10 @@ class StreamedRows:
     def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
         """Pass 2: the weighted mean, or what the decision's combiner makes of the columns."""
         verdict, plan = judgement.verdict, judgement.decision.combine
-        weights = np.zeros(self.n)
-        weights[usable] = verdict.weights
+        weights = verdict.weights
+        if self.unusable:
+            weights = np.zeros(self.n)
+            weights[usable] = verdict.weights
         size = RowSizes.of(judgement.geometry, verdict.weights)
         if plan is None:
             mean, away = combine(self._rows, weights, usable, verdict.scale, progress, self._unmeasured, size)

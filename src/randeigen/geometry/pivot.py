@@ -52,7 +52,9 @@ def centre(
 def sampled(order: NDArray[np.intp], usable: NDArray[np.intp]) -> NDArray[np.intp]:
     """The first usable rows of a secret order; an odd number, so that one is in the middle."""
     count = min(usable.size - 1 + usable.size % 2, MAX_SAMPLED_ROWS)
-    return np.sort(order[np.isin(order, usable)][:count])
+    if usable.size < order.size:
+        order = order[np.isin(order, usable)]
+    return np.sort(order[:count])
 
 
 def _from(block: Block, rows: NDArray[np.intp]) -> Centred:

@@ -41,11 +41,11 @@ def weighted_sum(points: Points, weights: Array) -> Array:
 
 def squared_distances_to(points: Points, origin: Points | float = 0.0) -> Array:
     """(n,) squared distances from a point."""
-    squares = [np.zeros(0)]
+    squares = []
     for _, some in rows_as_float64(points):
         difference = some - origin
         squares.append(np.einsum("ij,ij->i", difference, difference))
-    return np.concatenate(squares)
+    return squares[0] if len(squares) == 1 else np.concatenate([np.zeros(0), *squares])
 
 
 def inner_products(points: Points) -> Array:

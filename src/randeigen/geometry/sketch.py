@@ -68,8 +68,9 @@ class SketchGeometry(MeasuredGeometry):
         if self.points.shape[1] <= MAX_DENSE_ROWS:
             return self._top_direction_of_few_columns(weights)
         apply, project = self._operators(weights)
-        top = top_of_operator(apply, self.start)
-        return top_direction_of(top, project(top.vector), weights, self._row_variances(weights))
+        top, w = top_of_operator(apply, self.start), weights / weights.sum()
+        row_variances = self._row_variances(w, weighted_sum(self.points, w))
+        return top_direction_of(top, project(top.vector), weights, row_variances)
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
@@ -135,17 +136,17 @@ class SketchGeometry(MeasuredGeometry):
     def _top_direction_of_few_columns(self, weights: Array) -> TopDirection:
         w = weights / weights.sum()
         mean = weighted_sum(self.points, w)
-        top = top_dense(covariance(self.points, w, mean), np.resize(self.start, (mean.size, 1)))
-        projections = projections_on(self.points, top.vector) - mean @ top.vector
-        typical = median(self._row_variances(weights)[weights > 0])
-        return TopDirection(top.value, np.where(weights > 0, projections, 0.0), typical, top.allowance)
+        start = self.start.reshape(-1, 1)[np.arange(mean.size) % self.start.size]
+        top = top_dense(covariance(self.points, w, mean), start)
+        projections, row_variances = projections_on(self.points, top.vector), self._row_variances(w, mean)
+        projections -= mean.dot(top.vector)
+        if np.count_nonzero(w) < w.size:
+            projections, row_variances = np.where(w > 0, projections, 0.0), row_variances[w > 0]
+        return TopDirection(top.value, projections, median(row_variances), top.allowance)
 
-    def _row_variances(self, weights: Array) -> Array:
+    def _row_variances(self, w: Array, mean: Array) -> Array:
         """(n,) wᵢ‖xᵢ − μ_w‖², each row's weight times its squared distance from the mean."""
-        w = weights / weights.sum()
-        mean = weighted_sum(self.points, w)
-        squares = self.squared_norms_from_pivot() - 2 * projections_on(self.points, mean) + mean @ mean
-        return np.asarray(w * squares)
+        return np.asarray(w * (self._squares - 2.0 * projections_on(self.points, mean) + mean.dot(mean)))
 
 
 class UnitLimits(NamedTuple):

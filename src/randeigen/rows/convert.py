@@ -105,9 +105,11 @@ class ArrayRows:
         """Views of the caller's own numbers where the dtype allows, else casts: of large arrays in parts."""
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         if self._views:
+            if block_width(*shape) == self.d:
+                yield slice(0, self.d), self._array
+                return
             for columns in block_columns(*shape):
-                whole = columns.stop - columns.start == self.d
-                yield columns, self._array if whole else self._array[:, columns]
+                yield columns, self._array[:, columns]
             return
         if self.on_host and self.n * self.d * self._work.itemsize > MAX_COPIED_BYTES:
             for columns in block_columns(*shape[:3], HOST_VIEW_BLOCKS * self._budget, shape[-1]):
