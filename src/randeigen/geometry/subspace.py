@@ -24,13 +24,13 @@ MAX_RESIDUAL = 0.1  # of the eigenvalue, at which a round's direction is good en
 MAX_BASIS = 40  # directions kept from round to round; beyond that only the best
 KEPT_DIRECTIONS = 16
 MAX_PRODUCTS = 60  # for one set of weights
-STARTS = 4  # independent Lanczos iterations behind an upper bound: it fails only if each of them does
+STARTS = 8  # independent Lanczos iterations behind an upper bound: it fails only if each of them does
 UPPER_FAILURE_PROBABILITY = 1e-8
 UPPER_TOLERANCE = 0.1  # of the eigenvalue: how much too high an upper bound may be
 MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 60  # steps
 ALLOWANCES = np.exp2(np.arange(-16.0, 10.0, 0.125))  # to choose from, relative to the eigenvalue
 ROUNDING = 2.0**-18  # of a link between Lanczos vectors, whose products are made in float32
-SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its operands
+PRODUCT_MULTIPLICATIONS = 2**24  # of one product: points that are read twice are still in a cache
 
 
 def projections_on(points: Points, direction: Array) -> Array:
@@ -174,9 +174,9 @@ def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> 
 
 
 def _sums_of_products(points: Points, count: int, shares: Callable[[slice, Points], Points]) -> Array:
-    """(p, k) p sums over the points, each times its (p, r) shares; of so few that no product copies them."""
+    """(p, k) p sums over the points, each times its (p, r) shares; some at a time, which stay in a cache."""
     k = points.shape[1]
-    step = max(1, SMALL_PRODUCT // (count * k))
+    step = max(1, PRODUCT_MULTIPLICATIONS // (count * k))
 
     def work(rows: slice) -> Points:
         total, product = np.empty((2, count, k), np.float32)
