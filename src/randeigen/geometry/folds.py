@@ -1,20 +1,22 @@
-"""A sketch made of small matrix products, for hundreds of rows and more: two of them in one reading.
+"""A sketch made of sums of signed columns, for hundreds of rows and more: two of them in one reading.
 
-Columns come in tiles and get secret signs. A tile is then folded several times: laid out in lines of c
-numbers, from a secret place on, whose combinations with secret signs are added up. Each fold has a prime c of
-its own, so two columns of a tile meet in one fold at most: where their distance is a multiple of its prime.
-Two columns of different tiles meet in a fold with the chance 1/c. Everything is a pure function of the secret
-seed and the tile, so blocks may arrive in any size.
+Columns come in tiles and get secret signs; chunks of a tile are put in a secret order. It is then folded
+several times: laid out in lines of c numbers, which are added up with secret signs, from a secret place on.
+Each fold has a prime c of its own, longer than a chunk, so two columns of a tile meet in one fold at most:
+where their distance, which nobody knows, is a multiple of its prime. Two columns of different tiles meet in a
+fold with a chance of about 1/c. Everything is a pure function of the secret seed and the tile, so blocks may
+arrive in any size.
 
-Four folds make the sketch that certificates are measured on, unless it would be half as wide as the rows:
-then these are kept, but for the signs. One more, with signs of its own, makes the one
-on which weights are chosen. These tell nothing of the signs of the four: however they were chosen, squared
-lengths of all directions are right on average in the first sketch.
+Eight folds make the sketch that certificates are measured on, unless it would be half as wide as the rows:
+then these are kept, but for the signs. One more, with signs of its own, makes the one on which weights are
+chosen. These tell nothing of the signs of the eight: however they were chosen, squared lengths of all
+directions are right on average in the first sketch.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,20 +28,21 @@ from randeigen.types import Array
 
 Points = NDArray[np.float32]
 
-CHECK_FOLDS, CHECK_LINES = 4, 4
-CHOICE_LINES = 4
+CHECK_FOLDS = 8
+CHUNK_COLUMNS = 256  # fewer than the numbers of any line
+MAX_OFFSET = 2 * CHUNK_COLUMNS  # a tile begins fewer places than this into its first line
 PRIME_SPREAD = 1.4  # primes are drawn from 1/this to this times the width of a line
 # Columns of a tile: fewer than the product of any two primes, so two of them meet in one fold at most. Of
-# thousands of rows fewer, since rows in files are copied a tile at a time.
+# thousands of rows in files fewer, since these are copied a tile at a time.
 MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
 MAX_TILE_NUMBERS = 2**25
-MIN_WIDTH = 16 * 400  # columns of a sketch: enough primes, and all above the root of MAX_TILE_COLUMNS
-# |Sx|² ≥ (1 − this)·|x|² for any one x, but for a chance below 1e-6. Of four folds one may be lost: an
-# adversary who knows all but the seed can place columns so that they meet if a certain prime was drawn. What
-# else may be missing is a Gaussian projection's: 5 standard deviations, sqrt(2/k), of what three folds hold.
-# Three columns, two pairs of which meet in different folds and cancel in all lines, lose a third too: 1 in
-# 10^5 if their distances are primes that may be drawn. Three such meetings lose more: fewer than 1 in 10^6.
-DISTORTION = 1 / 3
+MIN_WIDTH = CHECK_FOLDS * 600  # columns of a sketch: enough primes, all longer than a chunk
+# |Sx|² ≥ (1 − this)·|x|² for any one x, but for a chance below 1e-6. Two columns meet in a given fold with a
+# chance of about 1/c, at most 1.7/c whoever placed them, and cancel there with a chance of 1/2. Of eight
+# folds two may be lost: for c = 600 two columns cancel in three folds with a chance of 3e-8, and three
+# columns three times, each of which costs two thirds of a fold, with one of 1e-6. What rows that fill many
+# columns may be short of is less, as in a Gaussian projection: 5 standard deviations, sqrt(2/k).
+DISTORTION = 2 / CHECK_FOLDS
 
 
 class Fold(NamedTuple):
@@ -47,83 +50,108 @@ class Fold(NamedTuple):
 
     columns: slice  # of the sketch
     line: int  # numbers in a line, a prime
-    lines: int  # combinations of the lines that are kept
-    shares: int  # how many such combinations the sketch has in all its folds
+    shares: int  # folds of the sketch
 
 
 class Tile(NamedTuple):
     """The secret numbers of one tile."""
 
     signs: NDArray[np.float32]  # (tile,) of its columns
+    order: NDArray[np.intp]  # (chunks of a room,) which chunk is there; the one after the last is of zeros
     offsets: list[int]  # for each fold, how far into its first line the tile begins
-    mixing: list[NDArray[np.float32]]  # for each fold, (kept, lines) signs over the root of the shares
+    mixing: list[NDArray[np.float32]]  # for each fold, (1, lines) signs over the root of the shares
+
+
+class Room:
+    """Memory for one tile of some rows, and for what is folded of them."""
+
+    def __init__(self, rows: int, chunks: int, padded: int, widths: tuple[int, int]) -> None:
+        self.given = np.zeros((rows, chunks + 1, CHUNK_COLUMNS), np.float32)
+        self.ordered = np.empty((rows, padded, CHUNK_COLUMNS), np.float32)
+        self.folded = [np.empty((rows, width), np.float32) for width in widths]
+        self.tile: Tile | None = None  # whose `lines` these are
+        self.lines: list[Points] = []
+
+    def inside(self, rows: int) -> Points:
+        """(rows, tile) what the numbers of a tile are written into."""
+        return self.given.reshape(len(self.given), -1)[:rows, :-CHUNK_COLUMNS]
 
 
 class FoldedSketch:
     """The secret numbers of both sketches; `add` adds the numbers of one tile to their points."""
 
-    def __init__(self, seed: int, n: int, d: int, check_width: int, choice_width: int) -> None:
+    def __init__(
+        self, seed: int, d: int, check_width: int, choice_width: int, widest: int = MAX_TILE_COLUMNS
+    ) -> None:
         self._key = key_of(seed, Stream.FOLDS)
         rng = tile_generator(self._key, 2**62)
-        tiles = -(-d // max(MIN_TILE_COLUMNS, min(MAX_TILE_NUMBERS // n, MAX_TILE_COLUMNS)))
-        self.tile = -(-d // tiles)  # tiles of equal size
+        tiles = -(-d // widest)
+        self.chunks = -(-d // (tiles * CHUNK_COLUMNS))
+        self.tile = self.chunks * CHUNK_COLUMNS  # tiles of equal size
         self.check: list[Fold] = []  # none: certificates are measured on the rows themselves
         if check_width < d:
-            lengths = _drawn_primes(check_width // (CHECK_FOLDS * CHECK_LINES), CHECK_FOLDS, rng)
-            self.check = _folds(lengths, CHECK_LINES)
-        self.choice = _folds(_drawn_primes(choice_width // CHOICE_LINES, 1, rng), CHOICE_LINES)
+            self.check = _folds(_drawn_primes(check_width // CHECK_FOLDS, CHECK_FOLDS, rng))
+        self.choice = _folds(_drawn_primes(choice_width * 5 // 6, 1, rng))  # the one is above that
         self.check_width = self.check[-1].columns.stop if self.check else d
         self.choice_width = self.choice[-1].columns.stop
-        self.margin = max(fold.line for fold in self.check + self.choice)  # zeros before and after a tile
+        self.folds = self.check + self.choice
+        longest = max(fold.line for fold in self.folds)
+        self._after = -(-longest // CHUNK_COLUMNS)  # chunks of zeros
 
     def tile_at(self, column: int) -> Tile:
         """The secret numbers of the tile that begins at this column."""
         rng = tile_generator(self._key, column // self.tile)
-        folds = self.check + self.choice
-        offsets = [int(rng.integers(fold.line)) for fold in folds]
-        counts = [self._lines(fold, offset) for fold, offset in zip(folds, offsets, strict=True)]
+        offsets = [int(rng.integers(min(fold.line, MAX_OFFSET))) for fold in self.folds]
         mixing = [
-            _signs(rng, (fold.lines, count)) / np.float32(fold.shares**0.5)
-            for fold, count in zip(folds, counts, strict=True)
+            _signs(rng, (1, -(-(offset + self.tile) // fold.line))) / np.float32(fold.shares**0.5)
+            for fold, offset in zip(self.folds, offsets, strict=True)
         ]
-        return Tile(_signs(rng, (self.tile,)), offsets, mixing)
+        zeros = np.full(MAX_OFFSET // CHUNK_COLUMNS + self._after, self.chunks)
+        order = np.insert(zeros, MAX_OFFSET // CHUNK_COLUMNS, rng.permutation(self.chunks))
+        return Tile(_signs(rng, (self.tile,)), order, offsets, mixing)
 
-    def _lines(self, fold: Fold, offset: int) -> int:
-        return -(-(offset + self.tile) // fold.line)
+    def room(self, rows: int) -> Room:
+        """Memory for one tile of so many rows."""
+        padded = MAX_OFFSET // CHUNK_COLUMNS + self.chunks + self._after
+        return Room(rows, self.chunks, padded, (self.check_width if self.check else 0, self.choice_width))
 
-    def room(self, rows: int) -> Points:
-        """Memory for one tile of some rows, with zeros on both sides."""
-        return np.zeros((rows, self.tile + 2 * self.margin), np.float32)
-
-    def inside(self, room: Points) -> Points:
-        """The part of it that the tile's own numbers belong into."""
-        return room[:, self.margin : self.margin + self.tile]
-
-    def spare(self, rows: int) -> Points:
-        """Memory for what is folded."""
-        return np.empty(rows * self.margin * max(CHECK_LINES, CHOICE_LINES), np.float32)
+    def _lines(self, room: Room, tile: Tile) -> list[Points]:
+        """(rows, lines, numbers of a line) what is in order there, as every fold sees it."""
+        if room.tile is not tile:
+            starts = [MAX_OFFSET - offset for offset in tile.offsets]
+            room.tile, flat = tile, room.ordered.reshape(len(room.ordered), -1)
+            room.lines = [
+                flat[:, start : start + mixing.size * fold.line].reshape(len(flat), -1, fold.line)
+                for fold, start, mixing in zip(self.folds, starts, tile.mixing, strict=True)
+            ]
+        return room.lines
 
     def add(
-        self, room: Points, spare: Points, tile: Tile, check: Points, choice: Points, first: bool = False
+        self, room: Room, tile: Tile, check: Points, choice: Points, first: bool = False
     ) -> NDArray[np.bool_]:
         """Add one tile of some rows, times its signs, to their points; whether each row is finite.
 
         The first tile is written over whatever the points are.
         """
-        n = len(room)
-        folds = [(fold, check) for fold in self.check] + [(fold, choice) for fold in self.choice]
-        for (fold, points), offset, mixing in zip(folds, tile.offsets, tile.mixing, strict=True):
-            begin = self.margin - offset
-            lines = room[:, begin : begin + mixing.shape[1] * fold.line].reshape(n, -1, fold.line)
-            there = points[:, fold.columns].reshape(n, fold.lines, fold.line)
-            if first:
-                mixed = np.matmul(mixing, lines, out=there)
-            else:
-                mixed = spare[: there.size].reshape(there.shape)
-                np.matmul(mixing, lines, out=mixed)
-                np.add(there, mixed, out=there)
-        # A number that is not finite is in every line of every fold.
-        return np.asarray(np.isfinite(mixed[:, 0].sum(axis=1)))
+        n = len(choice)
+        np.take(room.given[:n], tile.order, axis=1, out=room.ordered[:n], mode="clip")
+        sums = [check, choice] if first else [folded[:n] for folded in room.folded]
+        outs = [sums[0]] * len(self.check) + [sums[1]] * len(self.choice)
+        for fold, out, mixing, lines in zip(
+            self.folds, outs, tile.mixing, self._lines(room, tile), strict=True
+        ):
+            np.matmul(mixing, lines[:n], out=out[:, None, fold.columns])
+        # A number that is not finite is in every fold.
+        finite = np.isfinite(outs[0][:, self.folds[0].columns].sum(axis=1))
+        for points, more in () if first else zip((check, choice), sums, strict=True):
+            if more.shape[1]:
+                np.add(points, more, out=points)
+        return np.asarray(finite)
+
+
+def columns_of_copied_tiles(n: int) -> int:
+    """The most columns of a tile of n rows that are copied a tile at a time."""
+    return max(MIN_TILE_COLUMNS, min(MAX_TILE_NUMBERS // n, MAX_TILE_COLUMNS))
 
 
 def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -132,12 +160,9 @@ def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float
     return (bits.astype(np.float32) * 2 - 1).reshape(shape)
 
 
-def _folds(lengths: list[int], lines: int) -> list[Fold]:
-    ends = np.cumsum([0, *(lines * length for length in lengths)]).tolist()
-    return [
-        Fold(slice(start, stop), length, lines, lines * len(lengths))
-        for start, stop, length in zip(ends[:-1], ends[1:], lengths, strict=True)
-    ]
+def _folds(lengths: list[int]) -> list[Fold]:
+    ends = np.cumsum([0, *lengths]).tolist()
+    return [Fold(slice(start, stop), stop - start, len(lengths)) for start, stop in pairwise(ends)]
 
 
 def _drawn_primes(width: int, count: int, rng: np.random.Generator) -> list[int]:

@@ -16,17 +16,22 @@ from randeigen.backend.random_streams import Stream
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import (
     DISTORTION,
+    MAX_TILE_COLUMNS,
     MIN_WIDTH,
     FoldedSketch,
     Points,
+    Room,
     Tile,
+    columns_of_copied_tiles,
     median_of_rows,
 )
 from randeigen.geometry.gram import Index
 from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
 from randeigen.types import Array, Block, Mask
 
-MAX_WIDENING = 1.2  # of the certificate of a round cloud, by the width of a sketch
+# Of the certificate of a round cloud, by the width of a sketch: where so wide a sketch is narrow beside the
+# rows, and at most.
+MIN_WIDENING, MAX_WIDENING, NARROW_SKETCH = 1.2, 1.27, 64
 MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
@@ -38,7 +43,7 @@ NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times fr
 MEDIAN_COLUMNS = 2**12  # columns whose median is taken at once
 PROBED_ROWS = 8  # secret rows on which the pivot is tried
 PART_ROWS = 16  # rows that a thread takes at once
-ROOM_NUMBERS = 2**18  # numbers that it holds at once: they stay in its cache
+ROOM_NUMBERS = 2**19  # numbers that it holds at once: they stay in a cache
 MAX_PLAIN_EXPONENT = 30  # norms within 2^±this of 1 are left as they are: float32 holds their squares
 FARTHEST_EXPONENT = 40  # rows 2^this times as far out as the median row are brought to that distance
 TINY = 1e-25  # sums of squares below this are made again in float64
@@ -46,14 +51,16 @@ ROUNDING = 2.0**-21  # of an inner product in float32, relative to the two rows'
 
 
 def folded_widths(n: int, d: int) -> tuple[int, int]:
-    """Columns of the sketch that certificates are measured on, and of that on which weights are chosen.
-
-    A round cloud of n rows looks (1 + sqrt(n/k))/(1 + sqrt(n/d)) times as wide in k columns as in d; in the
-    first sketch that is MAX_WIDENING.
-    """
-    root = MAX_WIDENING * (1 + math.sqrt(n / d)) - 1
-    check = max(math.ceil(n / root**2), MIN_WIDTH)
+    """Columns of the sketch that certificates are measured on, and of that on which weights are chosen."""
+    wide, least = (_width(n, d, widening) for widening in (MIN_WIDENING, MAX_WIDENING))
+    check = max(least, min(wide, d // NARROW_SKETCH), MIN_WIDTH)
     return check, max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
+
+
+def _width(n: int, d: int, widening: float) -> int:
+    """In how many columns k a round cloud looks so much wider: (1 + sqrt(n/k))/(1 + sqrt(n/d)) times."""
+    root = widening * (1 + math.sqrt(n / d)) - 1
+    return math.ceil(n / root**2)
 
 
 def folding(n: int, d: int, seed: int, cheaper: bool, in_files: bool) -> ManyRowsAccumulator | None:
@@ -69,7 +76,8 @@ def folding(n: int, d: int, seed: int, cheaper: bool, in_files: bool) -> ManyRow
         check = d
     if cheaper and folded_cost(check, choice, d) >= n:
         return None
-    return ManyRowsAccumulator(n, d, seed, check, choice)
+    widest = columns_of_copied_tiles(n) if in_files else MAX_TILE_COLUMNS
+    return ManyRowsAccumulator(n, seed, FoldedSketch(seed, d, check, choice, widest))
 
 
 def folded_cost(check: int, choice: int, d: int) -> float:
@@ -93,10 +101,9 @@ class ManyRowsAccumulator:
 
     copies_parts = True
 
-    def __init__(self, n: int, d: int, seed: int, check_width: int, choice_width: int) -> None:
-        self.sketch = FoldedSketch(seed, n, d, check_width, choice_width)
-        self.block_multiple = self.sketch.tile
-        self.n, self.seed = n, seed
+    def __init__(self, n: int, seed: int, sketch: FoldedSketch) -> None:
+        self.n, self.seed, self.sketch = n, seed, sketch
+        self.block_multiple = sketch.tile
         self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
         self.order = self.rng.permutation(n)
         self.check = np.empty((n + 1, self.sketch.check_width), np.float32)  # the origin is the last
@@ -106,7 +113,7 @@ class ManyRowsAccumulator:
         self.unusable = np.zeros(n, dtype=bool)
         self.exponent = 0  # points are in units of 2**exponent
         self.has_unit = False
-        self.memory: dict[int, tuple[Points, Points]] = {}
+        self.memory: dict[int, Room] = {}
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns, which begins where a tile does."""
@@ -120,16 +127,17 @@ class ManyRowsAccumulator:
         def work(rows: slice) -> Mask:
             finite = np.ones(rows.stop - rows.start, dtype=bool)
             step = max(1, ROOM_NUMBERS // self.sketch.tile)
-            room, spare = self._memory(step)
+            room = self._memory(step)
             for i in range(rows.start, rows.stop, step):
                 some = slice(i, min(i + step, rows.stop))
-                here = room[: some.stop - i]
+                here = room.inside(some.stop - i)
                 self._fill(here, part[some], scaled, tile)
                 before = slice(i - rows.start, some.stop - rows.start)
-                points = self.check[some], self.choice[some]
-                finite[before] = self.sketch.add(here, spare, tile, *points, self.is_empty)
+                finite[before] = self.sketch.add(
+                    room, tile, self.check[some], self.choice[some], self.is_empty
+                )
                 if not self.sketch.check:
-                    self.check[some, start : start + width] = self.sketch.inside(here)[:, :width]
+                    self.check[some, start : start + width] = here[:, :width]
             return finite
 
         step = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
@@ -139,23 +147,23 @@ class ManyRowsAccumulator:
             self.unusable[i] = not np.isfinite(as_host_array(part[i : i + 1])).all()
         if scaled.pivot is not None:
             room = self.sketch.room(1)
-            pivot = self.sketch.inside(room)[0, :width]
+            pivot = room.inside(1)[0, :width]
             np.multiply(scaled.pivot, -tile.signs[:width], out=pivot, casting="same_kind")
-            self.sketch.add(room, self.sketch.spare(1), tile, self.check[-1:], self.choice[-1:])
+            self.sketch.add(room, tile, self.check[-1:], self.choice[-1:])
             if not self.sketch.check:
                 self.check[-1, start : start + width] = pivot
 
-    def _memory(self, rows: int) -> tuple[Points, Points]:
+    def _memory(self, rows: int) -> Room:
         """Each thread's own, kept: fresh memory costs as much as what is done in it."""
         thread = threading.get_ident()
         if thread not in self.memory:
-            self.memory[thread] = self.sketch.room(rows), self.sketch.spare(rows)
+            self.memory[thread] = self.sketch.room(rows)
         return self.memory[thread]
 
-    def _fill(self, room: Points, part: Block, scaled: Scaled, tile: Tile) -> None:
+    def _fill(self, inside: Points, part: Block, scaled: Scaled, tile: Tile) -> None:
         """Write some rows from their pivot, times the tile's signs."""
         width = part.shape[1]
-        inside, signs = self.sketch.inside(room), tile.signs[:width]
+        signs = tile.signs[:width]
         inside[:, width:], inside = 0, inside[:, :width]
         plain = scaled.scale == 1 and part.dtype == np.float32
         if isinstance(part, HostLeaves):
