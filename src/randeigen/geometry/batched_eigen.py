@@ -19,7 +19,7 @@ import numpy as np
 from randeigen.backend.batched import Indices, Numbers, along, namespace, where_true
 from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TARGET_GROWTH
 
-MAX_SQUARED_ROWS = 40  # rows up to which ten products of two matrices are fastest on a CPU
+MAX_SQUARED_ROWS = 56  # rows up to which ten products of two matrices are fastest on a CPU
 # Squarings, and products of the power with a vector, after which the pairs that have converged are done.
 STAGES = ((6, 10), (10, 6), (20, 0))
 DEVICE_STAGES = ((12, 0), (20, 0))  # on a GPU a product costs less than a look at the pairs
