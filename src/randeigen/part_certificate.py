@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from randeigen.backend.batched import Numbers, namespace, sorted_lines
+from randeigen.backend.arrays import to_host_float64
+from randeigen.backend.batched import Numbers, beside, namespace, sorted_lines
 from randeigen.types import Array
 
 # Squared lengths, in the unit of the whole rows, that are not 0 are no smaller than this: what underflows
@@ -74,7 +75,7 @@ class Union:
 
     def add(
         self,
-        weights: Array,
+        weights: Numbers,
         variances: Array,
         influence: Callable[[Array], Array],
         rounding: Array,
@@ -86,28 +87,30 @@ class Union:
         `influence` gives Σₚ cₚ·(Gram matrix of the rows wₚᵢ·(xₚᵢ − μₚ)) for (p,) factors c; `rounding` is
         (p,) what rounding may hide of a variance, `columns` (p,) how many columns each part has.
         """
-        held = held_by_heaviest(weights, self._f)
+        held = Held(*(to_host_float64(each) for each in held_by_heaviest(weights, self._f)))
         with np.errstate(all="ignore"):
-            moves = (
-                np.broadcast_to(scales, len(weights)) > 0
-            )  # an answer of 0, whatever was sent, is not moved
+            # An answer of 0, whatever was sent, is not moved.
+            moves = np.broadcast_to(scales, len(weights)) > 0
             held = Held(np.where(moves, held.heaviest, 0.0), np.where(moves, held.others, 1.0))
             variances = np.where(moves, variances, 0.0)
             bounds = scales * bounds_of_parts(held, variances)
             least = np.where(bounds > 0, SMALLEST_SQUARE, 0.0)
             self._squares += float(np.maximum(bounds**2, least).sum())
             each = scales**2 * (variances / held.others)
-            if np.isfinite(
-                each
-            ).all():  # each line at most `least` too large, by a product: parts may be many
-                self._shares += each @ weights + len(weights) * least.max(initial=0.0)
-            else:
-                lines = np.maximum(weights * each[:, None], least[:, None])
-                self._shares += np.where(weights > 0, lines, 0.0).sum(0)
+            known = np.isfinite(each).all()
             factors = np.where(moves, np.maximum((scales / held.others) ** 2, SMALLEST_SQUARE), 0.0)
             self._influence += influence(factors)
-            self._rounding += (factors * rounding) @ weights + SMALLEST_SQUARE
-        self._columns += columns @ weights
+            # By a product, where the weights are: parts may be many.
+            lines = np.stack((each if known else np.zeros_like(each), factors * rounding, columns))
+            shares, hidden, summed = to_host_float64(beside(lines, weights) @ weights)
+            if known:  # each line at most `least` too large
+                self._shares += shares + len(weights) * least.max(initial=0.0)
+            else:
+                own = to_host_float64(weights)
+                lines = np.maximum(own * each[:, None], least[:, None])
+                self._shares += np.where(own > 0, lines, 0.0).sum(0)
+            self._rounding += hidden + SMALLEST_SQUARE
+        self._columns += summed
         return np.asarray(bounds)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
-from randeigen.backend.batched import beside, namespace, stacked
+from randeigen.backend.batched import Numbers, beside, namespace, stacked
 from randeigen.backend.chunking import (
     DEVICE_GRAM_NUMBERS,
     HOST_GRAM_NUMBERS,
@@ -57,7 +57,7 @@ class Combining:
         self.weights[:] = default
         self.scales = np.full(partition.count, scale)
         self.bounds = np.full(partition.count, math.nan)  # of parts that keep the weights of the whole rows
-        self.stops: dict[int, str] = {}
+        self.stops: list[tuple[Index, tuple[str, ...]]] = []
         self.gram = np.zeros(
             (n, n)
         )  # inner products over the parts of a hybrid that have weights of their own
@@ -67,13 +67,13 @@ class Combining:
 
     def add(self, parts: Index, judged: Judged) -> None:
         """Parts that have weights of their own."""
-        self.weights[parts], self.scales[parts] = judged.weights, judged.scales
+        self.weights[parts], self.scales[parts] = as_host(judged.weights), judged.scales
         widths = self.partition.widths[parts].astype(float)
         self.bounds[parts] = self.union.add(
             judged.weights, judged.variances, judged.influence, judged.rounding, widths, judged.scales
         )
-        self.stops.update(zip(parts.tolist(), judged.stops, strict=True))
-        self._to_mean += judged.to_mean.tolist()
+        self.stops.append((parts, judged.stops))
+        self._to_mean.append(_length(judged.to_mean))
         if judged.gram is not None:
             self.gram += judged.gram
 
@@ -185,9 +185,11 @@ class Combining:
 
     def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]], in_place: bool) -> _Group:
         """The answer of parts that have weights of their own: in order, or as they are listed."""
-        weights = np.concatenate([each.scales[:, None] * each.weights for _, each in judged])
-        if in_place:
-            weights = weights[np.argsort(np.concatenate([index for index, _ in judged]))]
+        scales = np.concatenate([each.scales for _, each in judged])
+        weights = stacked([beside(each.weights, pieces) for _, each in judged])
+        weights = beside(scales[:, None], pieces) * weights
+        if in_place and len(judged) > 1:
+            weights = weights[np.argsort(np.concatenate([index for index, _ in judged])).tolist()]
         sums, errors, done = [], [], 0
         for numbers in [pieces] if in_kernels(pieces) else slices_of(pieces, in_float64=True):
             own = weights[done : done + len(numbers)]
@@ -198,7 +200,7 @@ class Combining:
         return _Group(first, judged, stacked(sums).reshape(-1), math.hypot(*errors))
 
 
-def _weighted(numbers: Any, weights: Array) -> tuple[Any, float]:
+def _weighted(numbers: Any, weights: Numbers) -> tuple[Any, float]:
     """(p, w) the sums of (p, n, w) numbers by (p, n) weights, and how far rounding may have moved them."""
     p, n, width = numbers.shape
     coefficients = beside(weights, numbers)
@@ -211,7 +213,7 @@ def _weighted(numbers: Any, weights: Array) -> tuple[Any, float]:
         squares = (namespace(numbers).einsum("pnw,pnw->pn", numbers, numbers) * coefficients).sum(1)
     error = _rounding(numbers, coefficients, squares)
     if not math.isfinite(float(abs(sums).max())):
-        careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in weights]
+        careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in as_host(weights)]
         parts = [each(as_float64(piece)) for each, piece in zip(careful, numbers, strict=True)]
         sums = joined(parts).reshape(p, width)
         error = math.hypot(error, *(each.rounding_error(0.0) for each in careful))
@@ -233,10 +235,14 @@ def _rounding(numbers: Any, weights: Any, squares: Any) -> float:
         unit = float(abs(live).max()) or 1.0
         shares = xp.where(weights > 0, weights / sums[:, None], 0.0)
         squares = (((live / unit) ** 2).sum(2) * shares).sum(1)
-    norms = as_host(sums * squares**0.5)
-    peak = float(norms.max())
-    length = peak * float(np.sqrt(((norms / peak) ** 2).sum())) if peak > 0 else 0.0
+    length = _length(as_host(sums * squares**0.5))
     return float((numbers.shape[1] + 2) * UNIT_ROUNDOFF[8] * length * unit)
+
+
+def _length(lengths: Array) -> float:
+    """Of what has these lengths along axes at right angles; their squares may overflow."""
+    peak = float(lengths.max())
+    return peak * math.sqrt(float(((lengths / peak) ** 2).sum())) if 0 < peak < math.inf else peak
 
 
 class _Pending:

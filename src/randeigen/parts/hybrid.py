@@ -192,7 +192,7 @@ class HybridJudge:
     def _worthwhile(self, judged: Judged, variances: Array) -> Any:
         f = max(self.inner.assumed.f, 1)
         before = bounds_of_parts(held_by_heaviest(self.inner.prior[None], f), variances)
-        after = bounds_of_parts(held_by_heaviest(judged.weights, f), judged.variances)
+        after = bounds_of_parts(held_by_heaviest(as_host(judged.weights), f), judged.variances)
         return judged.scales * after < WORTHWHILE * before
 
 

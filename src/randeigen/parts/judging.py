@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.arrays import as_float64, as_host, to_host_float64
-from randeigen.backend.batched import Flags, beside, namespace, where_true
+from randeigen.backend.batched import Flags, Numbers, beside, namespace, where_true
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import distance_to_mean
 from randeigen.geometry.gram import GramGeometry
@@ -32,7 +32,7 @@ MAX_BATCHED_SIZE = 160
 class Judged(NamedTuple):
     """p parts, and what was made of them. Lengths are in the judge's unit."""
 
-    weights: Array  # (p, n)
+    weights: Numbers  # (p, n) on the device of the parts, or in main memory
     scales: Array  # (p,) the answer is the weighted mean times this
     variances: Array  # (p,) under these weights, with all that the measurement may lack
     rounding: Array  # (p,) what of that is rounding
@@ -210,7 +210,7 @@ def _judged(batch: GramBatch | PointBatch, weights: Any, variances: Any, stops: 
         even = xp.zeros_like(weights) + 1 / batch.n
         to_mean = batch.distances_between(weights, even)
     return Judged(
-        weights=to_host_float64(weights),
+        weights=weights,
         scales=np.ones(p),
         variances=to_host_float64(variances + rounding),
         rounding=to_host_float64(rounding),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Parts:
         bounds: (parts,) `bias_bound` of each part on its own; inf or NaN where it is not known, which is
             so of the parts of a hybrid that keep the weights of the whole rows.
         own: (parts,) whether a part has weights of its own; all have, but in a hybrid.
-        stops: Why the rule ended, by the number of the part, of those that have weights of their own.
+        ends: Numbers of parts that have weights of their own, and why the rule ended in each; `stops` has the
+            same by number.
     """
 
     partition: Partition
@@ -51,7 +53,14 @@ class Parts:
     scales: Array
     bounds: Array
     own: Mask
-    stops: dict[int, str]
+    ends: tuple[tuple[Index, tuple[str, ...]], ...]
+
+    @cached_property
+    def stops(self) -> dict[int, str]:
+        """Why the rule ended, by the number of the part, of those that have weights of their own."""
+        return {
+            part: stop for parts, stops in self.ends for part, stop in zip(parts.tolist(), stops, strict=True)
+        }
 
     def __len__(self) -> int:
         return self.partition.count
@@ -135,7 +144,7 @@ def run(rows: Rows, rule: Rule, partition: Partition, options: Options) -> Aggre
             combining.scales,
             bounds,
             own,
-            combining.stops,
+            tuple(combining.stops),
         ),
     )
 
