@@ -133,8 +133,9 @@ class GramAccumulator:
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns, from the first pivot near its rows: none, random ones, the median."""
-        self.norms = None
-        if not (self.offset or self._looks_offset(block)) and self._add_from(block, None):
+        self.norms, is_first = None, self.total.exponents.max() == UNSET
+        looks_offset = self.offset or (is_first and self._looks_offset(block))
+        if not looks_offset and self._add_from(block, None):
             return
         self.offset, rng = True, self._generator_and_pairs[0].spawn(1)[0]  # start directions stay
         for _ in range(MAX_PIVOTS):
@@ -162,7 +163,10 @@ class GramAccumulator:
         )
 
     def _looks_offset(self, block: Block) -> bool:
-        """Whether a few columns show an offset that most rows share, which saves the plain product."""
+        """Whether a few columns show an offset that most rows share, which saves the plain product.
+
+        Asked of the first block alone: a later one's plain product is in vain at most once.
+        """
         if not is_host_block(block) or math.prod(block.shape) < MIN_GLIMPSED_NUMBERS:
             return False
         few = to_host_float64(as_host_array(block[:, :: -(-block.shape[1] // GLIMPSED_COLUMNS)]))

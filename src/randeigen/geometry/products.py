@@ -34,6 +34,7 @@ from randeigen.types import Array, Block, Index
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
 
 MAX_PANELLED_ROWS = 128  # rows: of more BLAS's own symmetric product is as quick
+MAX_VECTOR_ROWS = 7  # rows: of fewer a product of matrices takes longer to prepare than one of vectors
 PANEL_ROWS = 16  # rows of a panel
 MIN_PANELLED_NUMBERS = 2**13  # numbers: of fewer a single product is done before panels are cut
 SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its operands
@@ -123,8 +124,9 @@ def inner(a: Any, b: Any) -> Any:
     if a is b and 1 < n <= most and n * width >= MIN_PANELLED_NUMBERS and has_small_kernels():
         return _by_panels(a, step)
     if n < MIN_LOOP_ROWS and width >= 2 * step:
-        left, right = _side_by_side(a, step), _side_by_side(b, step)
-        total, even = (left @ right.swapaxes(1, 2)).sum(0), width - width % step
+        left, right, even = _side_by_side(a, step), _side_by_side(b, step), width - width % step
+        few = a is b and n <= MAX_VECTOR_ROWS
+        total = _by_rows(left) if few else (left @ right.swapaxes(1, 2)).sum(0)
         return total if even == width else total + a[:, even:] @ b[:, even:].T
     step = -(-width // -(-width // step))  # products of equal length
     total = a[:, :step] @ b[:, :step].T
@@ -147,6 +149,16 @@ def _by_panels(a: Any, step: int) -> Any:
             total[left, right] += a[left, even:] @ a[right, even:].T
     above = _above_diagonal(n)
     total[above] = total.T[above]
+    return total
+
+
+def _by_rows(blocks: Any) -> Any:
+    """The sum of the products of each block with itself, each row times those before it: one number each."""
+    n = blocks.shape[1]
+    total = np.empty((n, n), blocks.dtype)
+    for i in range(n):
+        products_of_row = np.matmul(blocks[:, : i + 1], blocks[:, i, :, None]).sum(0)[:, 0]
+        total[i, : i + 1] = total[: i + 1, i] = products_of_row
     return total
 
 
