@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from types import TracebackType
@@ -185,22 +186,41 @@ class Draft:
 class WholeDraft(Draft):
     """The answer's file while one process writes it, column by column; giving it its name is left to others.
 
-    What is written lies in no memory but the system's cache, so that the cache is left to the rows.
+    The disk gets it while the next columns are added up. It lies in no memory for long, not even in the
+    system's cache: that is left to the rows.
     """
 
     def __init__(self, path: str, rows: FileRows) -> None:
         super().__init__(path, rows, "", range(1), 1)
         self._rows = rows
+        self._writer = ThreadPoolExecutor(1, "randeigen-writer")
+        self._written = self._writer.submit(lambda: None)  # all that was to be written so far
 
     @property
     def path(self) -> str:
         return self._out
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.shutdown()
+        super().__exit__(kind, error, trace)
+
     def finish(self, weights: Weights) -> None:
         """Integers and bools too; returns once the disk holds all."""
         self.write_carried(self._rows.carried(weights))
+        self._written.result()
         with self._naming_errors():
             os.fsync(self._handle)
+
+    def _write(self, start: int, data: bytes | memoryview) -> None:
+        self._written.result()  # raises what became of it
+        self._written = self._writer.submit(self._write_through, start, data)
+
+    def _write_through(self, start: int, data: bytes | memoryview) -> None:
+        super()._write(start, data)
+        with suppress(OSError, AttributeError):  # where a system takes no such advice
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Finished(Draft):
