@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from randeigen.certificate import DOWN_WEIGHTED, KEPT, LEFT_OUT, outcomes_of
-from randeigen.errors import BadRows, MissingExtra
+from randeigen.errors import MissingExtra
+from randeigen.principal_plane import PrincipalPlane
 from randeigen.rows.write import replacing
 from randeigen.types import Array, Mask, Weights
 
@@ -30,19 +31,6 @@ SAME_POINT = 1e-3  # of what is shown: points that are this near are one mark
 __all__ = ["draw_bound_by_eps", "draw_inspected_rows", "draw_rows"]
 
 
-def plane(rows: ArrayLike) -> tuple[Array, Array, Array]:
-    """The plane of the top two principal directions: (n, 2) coordinates, origin (d,), axes (d, 2)."""
-    matrix = np.asarray(rows, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] < 2 or not np.isfinite(matrix).all():
-        raise BadRows(f"a picture needs two or more finite rows of one length, found shape {matrix.shape}.")
-    origin = matrix.mean(axis=0)
-    centred = matrix - origin
-    eigenvalues, eigenvectors = np.linalg.eigh(centred @ centred.T)  # of the Gram matrix, ascending
-    norms = np.sqrt(np.maximum(eigenvalues[:-3:-1], np.finfo(float).tiny))
-    directions = (centred.T @ eigenvectors[:, :-3:-1]) / norms
-    return centred @ directions, origin, directions
-
-
 def draw_clients(
     path: str | os.PathLike[str],
     rows: ArrayLike,
@@ -57,11 +45,11 @@ def draw_clients(
     zoomed = bool(0 < np.count_nonzero(kept) < len(kept))  # else there is nothing to magnify
     figure = new_figure((WIDTH, 8.2 if zoomed else 4.6))
     panels = figure.subplots(1 + zoomed, 1, height_ratios=(3, 2)[: 1 + zoomed], squeeze=False)[:, 0]
-    options: dict[str, Any] = {"corrupt": corrupt, "marks": marks, "legend": False}
-    legend = draw_rows(panels[0], rows, weights, **options)
+    plane = PrincipalPlane.of(rows)
+    legend = _draw(panels[0], plane, weights, corrupt, marks)
     panels[0].set_title("all updates", loc="left", fontsize=TEXT)
     if zoomed:
-        draw_rows(panels[1], rows, weights, magnified=True, **options)
+        _draw(panels[1], plane, weights, corrupt, marks, magnified=True)
         panels[1].set_title("the kept ones, magnified", loc="left", fontsize=TEXT)
         (left, right), (bottom, top) = panels[1].get_xlim(), panels[1].get_ylim()
         panels[0].indicate_inset((left, bottom, right - left, top - bottom), edgecolor="0.4")
@@ -110,13 +98,27 @@ def draw_rows(
         >>> sorted(draw_rows(axes, rows, randeigen.aggregate(rows, f=3).weights))
         ['client, kept (17)', 'client, left out (3)']
     """
-    points, origin, directions = plane(rows)
-    outcomes = outcomes_of(weights)
+    handles = _draw(axes, PrincipalPlane.of(rows), weights, corrupt, marks, magnified=magnified)
+    if legend:
+        axes.legend(list(handles.values()), list(handles), frameon=False, fontsize=TEXT)
+    return handles
+
+
+def _draw(
+    axes: Any,
+    plane: PrincipalPlane,
+    weights: Weights,
+    corrupt: Mask | None,
+    marks: Mapping[str, ArrayLike] | None,
+    *,
+    magnified: bool = False,
+) -> dict[str, Any]:
+    points, outcomes = plane.points, outcomes_of(weights)
     close = points[outcomes == KEPT] if magnified else points
     span = float(np.ptp(close, axis=0).max()) if len(close) else 0.0
     handles = scatter(axes, points, outcomes, corrupt, span=span)
     for shape, (name, mark) in zip(MARKERS, (marks or {}).items(), strict=False):
-        x, y = (np.asarray(mark) - origin) @ directions
+        x, y = plane.project(mark)
         handles[name] = axes.scatter(x, y, s=150, marker=shape, c=ANSWER, edgecolors="white", zorder=5)
     quiet(axes)
     axes.set_xlabel("projection on the top direction of all updates", fontsize=TEXT)
@@ -124,8 +126,6 @@ def draw_rows(
     axes.locator_params(axis="x", nbins=5)  # more labels would touch on a phone
     if magnified:
         _magnify(axes, close)
-    if legend:
-        axes.legend(list(handles.values()), list(handles), frameon=False, fontsize=TEXT)
     return handles
 
 

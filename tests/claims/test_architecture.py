@@ -35,7 +35,7 @@ FLOORS = (
     {"api"},
     {"inspection", "partials"},
     {"__init__"},  # it re-exports what is below it
-    {"attacks", "distributed", "pages", "provenance", "timed_rows", "torch"},
+    {"attacks", "distributed", "pages", "principal_plane", "provenance", "timed_rows", "torch"},
     {"bridges"},
     {"flower", "nvflare"},
     {"plotting", "timing"},

@@ -18,8 +18,9 @@ pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 from examples import demo
-from randeigen import plotting
+from randeigen import plotting, principal_plane
 from randeigen.errors import BadRows, MissingExtra
+from randeigen.principal_plane import PrincipalPlane
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -162,15 +163,28 @@ def test_a_picture_of_a_degenerate_cloud_is_still_drawn(tmp_path: Path, rows: np
 def test_the_plane_keeps_the_widest_distances() -> None:
     rng = np.random.default_rng(0)
     flat = rng.standard_normal((8, 2)) @ rng.standard_normal((2, 30))
-    points, origin, axes = plotting.plane(flat)
-    assert np.allclose(origin + points @ axes.T, flat)
+    plane = PrincipalPlane.of(flat)
+    points = plane.points
+    apart = np.linalg.norm(points[:, None] - points, axis=2)
+    assert np.allclose(apart, np.linalg.norm(flat[:, None] - flat, axis=2))
     assert points[:, 0].var() >= points[:, 1].var()
+    assert np.allclose(plane.project(flat[3]), points[3])
+    assert np.allclose(plane.project(flat.mean(axis=0)), 0)
+
+
+def test_the_plane_is_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32) + 1000
+    whole = PrincipalPlane.of(rows)
+    monkeypatch.setattr(principal_plane, "BLOCK_NUMBERS", 5 * 7)
+    blocks = PrincipalPlane.of(rows)
+    assert np.allclose(np.abs(blocks.points), np.abs(whole.points))
+    assert np.allclose(np.abs(blocks.project(rows[0] + 1)), np.abs(whole.project(rows[0] + 1)))
 
 
 @pytest.mark.parametrize("rows", [np.ones(3), np.ones((1, 3)), np.full((3, 3), np.nan)])
 def test_a_picture_of_nothing_is_refused(rows: np.ndarray) -> None:
     with pytest.raises(BadRows, match="two or more finite rows"):
-        plotting.plane(rows)
+        PrincipalPlane.of(rows)
 
 
 def test_a_picture_without_matplotlib_names_the_extra(

@@ -17,6 +17,7 @@ from randeigen.attacks import ATTACKS
 from randeigen.certificate import outcomes_of
 from randeigen.lab import FederatedConfig, Federation
 from randeigen.lab.trigger_plots import Column, draw_triggers, save_trigger, trigger_columns
+from randeigen.principal_plane import PrincipalPlane
 from randeigen.types import Array, Mask, Weights
 
 HONEST_ROUNDS = 8  # before the attack: the model is about 85% accurate, and honest updates are still large
@@ -95,10 +96,12 @@ def draw_rounds(path: str | os.PathLike[str], rounds: dict[str, AttackedRound]) 
     legend: dict[str, Any] = {}
     for axes, (name, one) in zip(panels.flat, rounds.items(), strict=False):
         axes.set_axis_on()
-        points, origin, directions = plotting.plane(one.rows)
-        marks = plotting.scatter(axes, points, outcomes_of(one.weights), one.corrupt, size=26, numbered=3)
+        plane = PrincipalPlane.of(one.rows)
+        marks = plotting.scatter(
+            axes, plane.points, outcomes_of(one.weights), one.corrupt, size=26, numbered=3
+        )
         legend |= {text.partition(" (")[0]: mark for text, mark in marks.items()}
-        centre = (one.rows.mean(axis=0) - origin) @ directions
+        centre = plane.project(one.rows.mean(axis=0))
         star = {"s": 60, "marker": "P", "c": plotting.ANSWER, "edgecolors": "white", "zorder": 5}
         legend["plain mean"] = axes.scatter(*centre, **star)
         axes.set_title(f"{name} ({ATTACKS[name].goal})", loc="left", fontsize=9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,7 @@ from randeigen.cli.experiment_runs import (
     without_none,
 )
 from randeigen.cli.options import PARTS, Corrupt, Device, Fresh, RecordsAsJson, Seed
+from randeigen.errors import BadRows
 from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
 from randeigen.registry import build_rule, without_digest
@@ -226,17 +228,18 @@ def _client_plot(folder: Path, name: str, config: FederatedConfig) -> Callable[[
     attack, rule = without_digest(config.attack), without_digest(config.rule)
 
     def look(snapshot: RoundSnapshot) -> None:
-        if snapshot.round != middle or len(snapshot.rows) < 2 or not bool(snapshot.rows.isfinite().all()):
-            return  # one client spans no plane
+        if snapshot.round != middle:
+            return
         marks = "" if snapshot.client_weights is not None else "; marks as RandEigen would have it"
         byzantine = np.arange(len(snapshot.rows)) < snapshot.liars if snapshot.liars else None
-        plotting.draw_clients(
-            folder / f"clients-{name}.png",
-            snapshot.rows.cpu().numpy(),
-            snapshot.result.weights,
-            corrupt=byzantine,
-            title=f"{attack} against {rule}, round {snapshot.round}{marks}",
-        )
+        with suppress(BadRows):  # one client spans no plane, and one that is not finite lies in none
+            plotting.draw_clients(
+                folder / f"clients-{name}.png",
+                snapshot.rows.cpu().numpy(),
+                snapshot.result.weights,
+                corrupt=byzantine,
+                title=f"{attack} against {rule}, round {snapshot.round}{marks}",
+            )
 
     return look
 
