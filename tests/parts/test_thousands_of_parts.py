@@ -108,3 +108,53 @@ def test_tensors_side_by_side_that_are_one_part_are_read_together() -> None:
     named = Partition.of({"end": ["head", "bias"]}, LEAVES, D)
     assert named is not None
     assert [(run.width, run.part) for run in named.runs] == [(WORDS * WIDTH, 1), (8 * WIDTH + 8, 0)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(3, 40),
+    st.integers(1, 60),
+    st.sampled_from([0.0, 1.0, 30.0, 1e6]),
+    st.sampled_from([1e-44, 1e-30, 1e-10, 1.0, 1e25, 1e38]),
+)
+def test_sums_of_float32_are_as_near_as_they_say(
+    seed: int, n: int, width: int, offset: float, size: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    pieces = rng.standard_normal((5, n, width)) + offset * rng.standard_normal((5, 1, width))
+    pieces[0] = pieces[0, :1]
+    pieces[1] *= rng.random((n, 1)) < 0.2
+    with np.errstate(all="ignore"):
+        pieces = (pieces * size).clip(-3e38, 3e38).astype(np.float32)
+    weights = rng.random((5, n)) * (rng.random((5, n)) < 0.8) + 1e-3
+    weights *= rng.choice([1.0, 0.25], (5, 1)) / weights.sum(1)[:, None]
+    exact = pieces.astype(float)
+    shares = weights / weights.sum(1)[:, None]
+    apart = exact - (shares[:, None] @ exact)
+    apart[0] = 0.0
+    tops = np.linalg.eigvalsh(np.einsum("pnv,pn,pnw->pvw", apart, shares, apart))[:, -1]
+    with np.errstate(all="ignore"):
+        found = combining._in_float32(pieces, weights, np.maximum(tops, 0.0))
+    if offset == 1.0 and size in (1e-10, 1.0) and width > 1:
+        found_without = combining._in_float32(pieces[1:], weights[1:], tops[1:])
+        assert found_without is not None, "ordinary sums are made by float32"
+    if found is not None:
+        sums, error = found
+        assert np.linalg.norm(sums - (weights[:, None] @ exact)[:, 0]) <= error * (1 + 1e-9)
+        assert error <= 0.003 * np.sqrt((weights.sum(1) ** 2 * tops).sum()) * (1 + 1e-9)
+        assert not pieces[0].any(), "equal rows that are not zero have no variance to hide rounding in"
+
+
+def test_sums_of_float32_rows_hold_what_they_hide() -> None:
+    """The certificate says how far rounding has moved the answer, which is far less than the bound."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((20, 40 * 64), dtype=np.float32)
+    found = aggregate(rows, eps=0.2, partition="columns:64", seed=0)
+    weights = np.repeat(found.parts.weights, 64, axis=0).T
+    off = np.linalg.norm((weights * rows.astype(float)).sum(0) - found.mean)
+    wide = aggregate(rows.astype(float), eps=0.2, partition="columns:64", seed=0)
+    assert 0 < off < 1e-5
+    assert found.bias_bound == pytest.approx(wide.bias_bound, rel=1e-4)
+    shifted = aggregate(rows + np.float32(4096), eps=0.2, partition="columns:64", seed=0)
+    np.testing.assert_allclose(shifted.mean - 4096, found.mean, atol=1e-3)

@@ -106,9 +106,12 @@ class GramBatch(CloudBatch):
         """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
         spread = where_true(self._mean_squares(weights) != 0)  # all others have their rows at the mean
         some = slice(None) if len(spread) == self.p else spread
-        covariances, root_weights = self.take(some).covariances(weights[some])
-        roots = root_weights * factors[some, None] ** 0.5
-        return namespace(roots).einsum("pij,pi,pj->ij", covariances, roots, roots)
+        gram, w = self.gram[some], weights[some] / weights[some].sum(1)[:, None]
+        to_mean = self._to_mean(gram, w)
+        w = w * factors[some, None] ** 0.5
+        products = namespace(w).einsum("pij,pj->ij", gram * w[:, :, None], w)
+        from_mean = (w * to_mean).T @ w
+        return products - from_mean - from_mean.T
 
     def distances_between(self, weights_a: Numbers, weights_b: Numbers) -> Numbers:
         """(p,) length of Σ (aᵢ − bᵢ)·xᵢ; both sum to the same."""
@@ -124,13 +127,18 @@ class GramBatch(CloudBatch):
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩ of each cloud, and the roots of its weights."""
         w = weights / weights.sum(1)[:, None]
         root_weights = w**0.5
-        to_mean = (self.gram @ w[:, :, None])[:, :, 0]
-        to_mean = to_mean - (w * to_mean).sum(1)[:, None] / 2
+        to_mean = self._to_mean(self.gram, w)
         covariances = self.gram - to_mean[:, :, None]
         covariances -= to_mean[:, None, :]
         covariances *= root_weights[:, :, None]
         covariances *= root_weights[:, None, :]
         return covariances, root_weights
+
+    @staticmethod
+    def _to_mean(gram: Numbers, w: Numbers) -> Numbers:
+        """(p, n) what is twice taken from an inner product, once for each row, to see it from the mean."""
+        to_mean = (gram @ w[:, :, None])[:, :, 0]
+        return to_mean - (w * to_mean).sum(1)[:, None] / 2
 
     def summed_gram(self, index: list[int]) -> Array:
         """(n, n) the inner products of some clouds, added up."""

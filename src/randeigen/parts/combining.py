@@ -17,14 +17,15 @@ from randeigen.backend.chunking import (
     parallel_map,
 )
 from randeigen.backend.device_blocks import as_matrices, in_kernels
-from randeigen.combine import RowSizes, WeightedSum
+from randeigen.combine import SMALLEST_VISIBLE_ROUNDING, RowSizes, WeightedSum
 from randeigen.geometry.gram_batch import slices_of
 from randeigen.geometry.point_batch import numbers_of_cloud
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
-from randeigen.parts.judging import Judged
+from randeigen.parts.judging import Judged, works_in_float32
 from randeigen.types import Array, Block, Index, Mask, Progress, Rows
 
+SMALLEST_FLOAT32_VARIANCE = 1e-50  # of a part whose sums float32 makes: their numbers are no subnormal ones
 KEPT = -1  # the key of the sum of columns that keep the weights of the whole rows
 
 
@@ -48,7 +49,7 @@ class Combining:
     """What the parts come to, and what is known of each. `weights` are those of the usable rows."""
 
     def __init__(
-        self, partition: Partition, usable: Mask, corrupt: int, default: Array, scale: float
+        self, partition: Partition, usable: Mask, corrupt: int, default: Array, scale: float, unit: float
     ) -> None:
         n = int(np.count_nonzero(usable))
         self.partition, self.usable = partition, usable
@@ -61,7 +62,7 @@ class Combining:
         self.gram = np.zeros(
             (n, n)
         )  # inner products over the parts of a hybrid that have weights of their own
-        self._default, self._scale = default, scale
+        self._default, self._scale, self._unit = default, scale, unit
         self._rounding: list[float] = []
         self._to_mean: list[float] = []
 
@@ -188,8 +189,12 @@ class Combining:
         scales = np.concatenate([each.scales for _, each in judged])
         weights = stacked([beside(each.weights, pieces) for _, each in judged])
         weights = beside(scales[:, None], pieces) * weights
+        variances = np.concatenate([each.variances for _, each in judged]) * self._unit * self._unit
         if in_place and len(judged) > 1:
-            weights = weights[np.argsort(np.concatenate([index for index, _ in judged])).tolist()]
+            order = np.argsort(np.concatenate([index for index, _ in judged])).tolist()
+            weights, variances = weights[order], variances[order]
+        if quick := _in_float32(pieces, weights, variances):
+            return _Group(first, judged, quick[0].reshape(-1), quick[1])
         sums, errors, done = [], [], 0
         for numbers in [pieces] if in_kernels(pieces) else slices_of(pieces, in_float64=True):
             own = weights[done : done + len(numbers)]
@@ -198,6 +203,24 @@ class Combining:
             sums.append(answer)
             errors.append(error)
         return _Group(first, judged, stacked(sums).reshape(-1), math.hypot(*errors))
+
+
+def _in_float32(pieces: Any, weights: Array, variances: Array) -> tuple[Array, float] | None:
+    """`_weighted` as float32 makes it; None where its rounding would show beside a part's top variance.
+
+    Σ wᵢ‖xᵢ‖ ≤ sqrt(w²·n·λ + ‖sum‖²), w the sum of the weights. Products of tiny numbers do not underflow
+    unseen, being made 2^24 times as large.
+    """
+    known = (variances == 0) | ((variances > SMALLEST_FLOAT32_VARIANCE) & (variances < math.inf))
+    if not works_in_float32(pieces) or not known.all():
+        return None
+    n, scales = pieces.shape[1], weights.sum(1)
+    sums = ((weights * 2.0**24).astype(np.float32)[:, None] @ pieces)[:, 0] * np.float32(2.0**-24)
+    squares = as_float64(np.einsum("pw,pw->p", sums, sums, dtype=np.float64))
+    errors = (n + 3) * UNIT_ROUNDOFF[4] * np.sqrt(scales**2 * n * variances + squares)
+    if not (errors <= SMALLEST_VISIBLE_ROUNDING * scales * np.sqrt(variances)).all():
+        return None
+    return sums, _length(errors)
 
 
 def _weighted(numbers: Any, weights: Numbers) -> tuple[Any, float]:

@@ -105,7 +105,7 @@ def run(rows: Rows, rule: Rule, partition: Partition, options: Options) -> Aggre
             judged += [(numbers[some], each) for some, each in each_judged]
     default = prior / prior.sum() if whole is None else whole.verdict.weights
     combining = Combining(
-        partition, usable, assumed.certified, default, 1.0 if whole is None else whole.verdict.scale
+        partition, usable, assumed.certified, default, 1.0 if whole is None else whole.verdict.scale, unit
     )
     for part, each in judged:
         combining.add(part, each)
