@@ -85,7 +85,7 @@ def top_of_operator(apply: Operator, start: Array) -> Top:
 def upper_allowance(
     values: Array,
     links: Array,
-    n: int,
+    n: float,
     chance: float = FAILURE_PROBABILITY,
     rounding: float = 2.0**-52,
     choices: Array = ALLOWANCES,

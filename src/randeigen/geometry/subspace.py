@@ -116,16 +116,18 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
 
     Several Lanczos iterations from independent starts go through the points together. Each gives a bound that
     is too low with the chance UPPER_FAILURE_PROBABILITY**(1/STARTS), so the largest of them is with the
-    product of these chances; and a bound that may fail so often takes far fewer steps. A start is a random
-    combination of the points, which favours the top: what holds for a uniform one holds for it.
+    product of these chances; and a bound that may fail so often takes far fewer steps. A start is the sum of
+    the centred points times the roots of their weights and Gaussian numbers: along the top direction it has
+    as much as one such number times the root of the eigenvalue λ. That is what a uniform start has in n
+    dimensions, n being its square over λ.
     """
-    n, chance = int(np.count_nonzero(w)), UPPER_FAILURE_PROBABILITY ** (1 / STARTS)
+    chance = UPPER_FAILURE_PROBABILITY ** (1 / STARTS)
     mean = weighted_sum(points, w)
     vectors = _combined(points, np.sqrt(w)[:, None] * rng.standard_normal((len(w), STARTS)), mean)
     sizes = np.sqrt((vectors**2).sum(axis=1))
     if not (sizes.min() > 0 and sizes.max() < math.inf):
         return Top(0.0 if sizes.max() == 0 else math.inf, mean)
-    most = min(MAX_UPPER_STEPS, n)
+    most = min(MAX_UPPER_STEPS, int(np.count_nonzero(w)))
     basis = np.empty((STARTS, most + 1, mean.size))  # takes no memory until it is written to
     basis[:, 0] = vectors / sizes[:, None]
     diagonals, links = np.zeros((STARTS, most)), np.zeros((STARTS, most))
@@ -140,10 +142,12 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
             np.divide(images, links[:, step, None], out=basis[:, step + 1])
             continue
         bounds, value = [], 0.0
-        for diagonal, link in zip(diagonals[:, : step + 1], links[:, : step + 1], strict=True):
+        for diagonal, link, size in zip(diagonals[:, : step + 1], links[:, : step + 1], sizes, strict=True):
             ritz = decomposed(np.diag(diagonal) + np.diag(link[:-1], 1) + np.diag(link[:-1], -1))[0]
-            bounds.append(float(ritz[-1]) + upper_allowance(ritz, link, n, chance, ROUNDING, ALLOWANCES))
-            value = max(value, float(ritz[-1]))
+            top = float(ritz[-1])
+            n = float(size**2 / top) if top > 0 else 1.0
+            bounds.append(top + upper_allowance(ritz, link, n, chance, ROUNDING, ALLOWANCES))
+            value = max(value, top)
         if max(bounds) <= (1 + UPPER_TOLERANCE) * value or spanned:
             break
         np.divide(images, links[:, step, None], out=basis[:, step + 1])
