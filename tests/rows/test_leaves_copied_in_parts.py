@@ -9,7 +9,7 @@ import pytest
 
 import randeigen
 from randeigen.backend.arrays import as_host_array
-from randeigen.backend.host_leaves import HostLeaves
+from randeigen.backend.host_leaves import HostLeaves, cast_array, cast_vectors
 from randeigen.rows import as_rows, convert, record_rows
 
 N, SHAPES = 12, {"weight": (300, 70), "bias": (70,), "more": (4001,)}
@@ -168,3 +168,17 @@ def test_a_matrix_in_half_precision_is_read_as_it_is(at_once, dtype, monkeypatch
         for columns, block in as_rows(matrix).blocks():
             exact = matrix[:, columns].resolve_neg().float().numpy()
             np.testing.assert_array_equal(as_host_array(block), exact)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_every_float16_becomes_the_float32_that_numpy_makes_of_it(finite):
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)] if finite else every
+    for values in (every, every.reshape(4, -1)[:, ::-1], every[::2], every[:100]):
+        target = np.empty(values.shape, np.float32)
+        cast_array(target, values)
+        np.testing.assert_array_equal(target, values.astype(np.float32))
+        assert np.array_equal(np.signbit(target), np.signbit(values))
+    lines = every.reshape(4, -1)
+    cast_vectors(target := np.empty(lines.shape, np.float32), list(lines))
+    np.testing.assert_array_equal(target, lines.astype(np.float32))
