@@ -657,3 +657,53 @@ def test_a_state_dict_unlike_the_one_before_it_is_read_for_itself() -> None:
             assert rows.d == 7
             ((_, block),) = rows.blocks()
             assert np.isfinite(np.asarray(block)).all(1).sum() == 9 + (number <= 3)
+
+
+@pytest.mark.parametrize("container", [list, tuple, dict])
+def test_arrays_unlike_those_of_the_row_before_are_read_for_themselves(container: Any) -> None:
+    def row(first: Any = None, second: Any = None, *more: Any) -> Any:
+        leaves = [
+            np.ones(3, np.float32) if first is None else first,
+            np.zeros((2, 2)) if second is None else second,
+        ]
+        leaves += more
+        return (
+            {f"leaf {k}": leaf for k, leaf in enumerate(leaves)} if container is dict else container(leaves)
+        )
+
+    fine = [
+        row(np.ones(3)),  # a float of another width
+        row(np.ones((3, 3), np.float32)[:, 0]),  # in strides
+        row(np.ones(3, ">f4")),
+        row([1.0, 1.0, 1.0]),
+    ]
+    odd = [
+        row(np.ones(4, np.float32)),
+        row(np.ones(3, np.int32)),
+        row(np.ones(3, np.complex64)),
+        row(np.ma.masked_array(np.ones(3, np.float32), [0, 1, 0])),
+        row(torch.ones(3)),
+        row(None, None, np.ones(1)),
+        row(None, np.array([["a", "b"], ["c", "d"]])),
+    ]
+    for position in (0, 4, 9):
+        for unlike in (*fine, *odd):
+            usual = [row() for _ in range(9)]
+            rows = as_rows([*usual[:position], unlike, *usual[position:]])
+            left_out = not any(unlike is each for each in fine)
+            assert list(rows.unusable) == [position] * left_out
+            blocks = np.hstack([np.asarray(block).copy() for _, block in rows.blocks()])
+            assert np.array_equal(
+                np.nan_to_num(blocks[position], nan=5), [5] * 7 if left_out else [1] * 3 + [0] * 4
+            )
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [np.ones(4), np.ones(3, np.int64), np.ones((3, 1)), np.ma.ones(3), torch.ones(3), np.float64(1), "no"],
+)
+def test_a_vector_unlike_the_others_is_left_out_wherever_it_stands(odd: Any) -> None:
+    for position in (0, 4, 9):
+        usual = [np.ones(3) for _ in range(9)]
+        rows = as_rows([*usual[:position], odd, *usual[position:]])
+        assert list(rows.unusable) == [position]

@@ -17,10 +17,11 @@ from randeigen.rows.walk import (
     Unreadable,
     class_name,
     entry,
+    flat_form_of,
+    is_usual_array,
     is_usual_tensor,
     numbers_of,
     read_like,
-    state_dict_of,
     walk,
 )
 
@@ -89,16 +90,22 @@ def elect(records: Sequence[Any], others: Mapping[int, str]) -> Elected:
 
 
 def equal_vectors(records: Sequence[Any]) -> Elected | None:
-    """The same for plain tensors of one shape, dtype and device, as a list of updates is; else None."""
+    """The same for plain arrays or tensors of one shape, dtype and device, as updates are; else None."""
     first = records[0]
-    if not (is_usual_tensor(first) and first.ndim) or set(map(type, records)) != {type(first)}:
+    in_numpy = is_usual_array(first)
+    if not (in_numpy or is_usual_tensor(first)) or not first.ndim or set(map(type, records)) != {type(first)}:
         return None
-    home, shape, dtype, layout = first.device, first.shape, first.dtype, first.layout
-    for row in records:
-        if row.dtype is not dtype or row.shape != shape or row.device != home or row.layout is not layout:
+    home, shape, dtype = None if in_numpy else first.device, first.shape, first.dtype
+    if in_numpy:
+        if any(row.shape != shape or row.dtype != dtype for row in records):
             return None
-        if row.requires_grad or row.is_nested or not (row.data_ptr() or not row.numel()):
-            return None
+    else:
+        layout = first.layout
+        for row in records:
+            if row.dtype is not dtype or row.shape != shape or row.device != home or row.layout is not layout:
+                return None
+            if row.requires_grad or row.is_nested or not (row.data_ptr() or not row.numel()):
+                return None
     leaves = {row: [leaf] for row, leaf in enumerate(records)}
     return Elected((((), home, shape, dtype),), [dtype], leaves, {row: {} for row in leaves}, {})
 
@@ -120,7 +127,7 @@ def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:
                     reading.records[row] = own
                     del open_rows[row]
                 elif ends_within(steps, step):
-                    latest = state_dict_of(join(reading, row, own)) or latest
+                    latest = flat_form_of(join(reading, row, own)) or latest
                     del open_rows[row]
             except Unreadable as why:
                 reading.refused[row] = why

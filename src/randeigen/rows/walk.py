@@ -20,6 +20,7 @@ NUMBERS_PER_STEP = 1024  # plain numbers that take about as long to look at as o
 MAX_DEPTH = 8  # levels: deeper than any model's records; ends those that contain themselves
 FLOAT64 = np.dtype(np.float64)
 NO_LEAF = (type(None), str, bytes)
+USUAL_KINDS = "fiub"  # of numpy's dtypes: floats, integers, bools
 
 
 class Unreadable(Exception):
@@ -96,7 +97,10 @@ def walk(record: Any, into: Record, path: Path = ()) -> Iterator[None]:
         return
     yield
     for key, value in children:
-        if is_usual_tensor(value):  # state_dicts of some clients hold thousands
+        if is_usual_array(value):  # lists and state_dicts of some clients hold thousands
+            into.entries.append(((*path, key), None, value.shape, value.dtype))
+            into.leaves.append(value)
+        elif is_usual_tensor(value):
             into.entries.append(((*path, key), value.device, value.shape, value.dtype))
             into.leaves.append(value)
         elif type(value) is np.ndarray or is_tensor(value):
@@ -106,45 +110,56 @@ def walk(record: Any, into: Record, path: Path = ()) -> Iterator[None]:
         yield
 
 
-class StateDict(NamedTuple):
-    """The form of a flat dict of tensors, as it was read from one: most others are like it."""
+class FlatForm(NamedTuple):
+    """The form of a flat dict or list of arrays, as it was read from one: most others are like it."""
 
-    container: Any  # dict or OrderedDict
-    names: list[str]
-    facts: list[tuple[Any, ...]]  # what FACTS are, of each tensor
+    container: Any  # dict, OrderedDict, list or tuple
+    names: list[Any]
+    leaf: Any  # their class
+    facts: list[tuple[Any, ...]]  # what FACTS are, of each leaf
     entries: tuple[tuple[Any, ...], ...]  # of a Record: the container first
 
 
-# What tells one tensor from another, but for its numbers: read and compared in C, leaf after leaf.
+CONTAINERS: dict[Any, Any] = {"dict": dict, "ordered dict": OrderedDict, "list": list, "tuple": tuple}
+# What tells one leaf from another, but for its numbers: read and compared in C, leaf after leaf.
 FACTS = attrgetter("device", "shape", "dtype", "layout", "requires_grad", "is_nested")
+FACTS_OF_ARRAY = attrgetter("shape", "dtype")
 
 
-def state_dict_of(entries: tuple[tuple[Any, ...], ...]) -> StateDict | None:
+def flat_form_of(entries: tuple[tuple[Any, ...], ...]) -> FlatForm | None:
     """The form, if it is one."""
     (_, *what), *leaves = entries
-    container = {("dict",): dict, ("ordered dict",): OrderedDict}.get(tuple(what))
-    flat = all(
-        len(leaf) == 4 and len(leaf[0]) == 1 and type(leaf[0][0]) is str and leaf[1] is not None
-        for leaf in leaves
-    )
-    if container is None or not flat:
+    if len(what) != 1 or any(len(leaf) != 4 or len(leaf[0]) != 1 for leaf in leaves):
         return None
-    dense = sys.modules["torch"].strided
-    facts = [(*leaf[1:], dense, False, False) for leaf in leaves]
-    return StateDict(container, [leaf[0][0] for leaf in leaves], facts, entries)
+    container, names = CONTAINERS[what[0]], [leaf[0][0] for leaf in leaves]
+    if issubclass(container, dict) and set(map(type, names)) != {str}:
+        return None
+    in_numpy = {leaf[1] is None for leaf in leaves}
+    if in_numpy == {True}:
+        return FlatForm(container, names, np.ndarray, [leaf[2:] for leaf in leaves], entries)
+    if in_numpy != {False}:
+        return None
+    torch: Any = sys.modules["torch"]
+    facts = [(*leaf[1:], torch.strided, False, False) for leaf in leaves]
+    return FlatForm(container, names, torch.Tensor, facts, entries)
 
 
-def read_like(form: StateDict, record: Any, into: Record) -> bool:
+def read_like(form: FlatForm, record: Any, into: Record) -> bool:
     """Fill `into` where a record is just like another, as state_dicts of one model are."""
-    if type(record) is not form.container or len(record) != len(form.names):
+    if type(record) is not form.container or len(record) != len(form.facts):
         return False
-    tensor: Any = sys.modules["torch"].Tensor
-    leaves: list[Any] = list(form.container.values(record))  # past a method of its own
-    if set(map(type, record)) != {str} or set(map(type, leaves)) != {tensor} or list(record) != form.names:
+    leaves: list[Any] = list(record)
+    if issubclass(form.container, dict):
+        if set(map(type, record)) != {str} or leaves != form.names:
+            return False
+        leaves = list(form.container.values(record))  # past a method of its own
+    in_numpy = form.leaf is np.ndarray
+    if set(map(type, leaves)) != {form.leaf}:
         return False
-    if list(map(FACTS, leaves)) != form.facts:
+    if list(map(FACTS_OF_ARRAY if in_numpy else FACTS, leaves)) != form.facts:
         return False
-    if not all(map(tensor.data_ptr, leaves)) and any(leaf.numel() and not leaf.data_ptr() for leaf in leaves):
+    without_memory = not in_numpy and not all(map(form.leaf.data_ptr, leaves))
+    if without_memory and any(leaf.numel() and not leaf.data_ptr() for leaf in leaves):
         return False
     into.leaves = leaves
     note_versions(record, into)
@@ -155,6 +170,11 @@ def note_versions(record: Any, into: Record, path: Path = ()) -> None:
     """Module versions, which a state_dict carries along."""
     if isinstance(record, OrderedDict) and type(getattr(record, "_metadata", None)) in (dict, OrderedDict):
         into.metadata[path] = record._metadata  # type: ignore[attr-defined]
+
+
+def is_usual_array(thing: Any) -> bool:
+    """Whether this is an array of numpy's own, of its own real numbers."""
+    return type(thing) is np.ndarray and thing.dtype.kind in USUAL_KINDS
 
 
 def is_usual_tensor(thing: Any) -> bool:
