@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.batched import Indices, Numbers, along, namespace, where_true
+from randeigen.backend.chunking import has_small_kernels
 from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TARGET_GROWTH
 
 MAX_SQUARED_ROWS = 56  # rows up to which ten products of two matrices are fastest on a CPU
@@ -24,6 +25,7 @@ MAX_SQUARED_ROWS = 56  # rows up to which ten products of two matrices are faste
 STAGES = ((6, 10), (10, 6), (20, 0))
 DEVICE_STAGES = ((12, 0), (20, 0))  # on a GPU a product costs less than a look at the pairs
 MAX_BETWEEN = 6  # squarings after which a power is brought back to trace 1: λ ≥ 1/n, so λ^64 is a number
+MIN_HALVED_ROWS = 32  # rows from which BLAS gains by making half of a symmetric product
 POLISHING_STEPS = 2  # products with the matrix itself, which take out the rounding of its powers
 MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance, of equal ones, squaring goes on
 ROUNDING = 2.0**-44  # of an eigenvalue, of the products above
@@ -89,8 +91,10 @@ def _raised(power: Numbers, logarithms: Numbers, done: int, squarings: int) -> t
     """The powers after more squarings, of trace 1. Memory for thousands is taken twice, not every time."""
     xp = namespace(power)
     spare = xp.empty_like(power), xp.empty_like(power)
+    by_half = xp is np and power.shape[1] >= MIN_HALVED_ROWS and not has_small_kernels()
     for squared in range(done + 1, squarings + 1):
-        power = xp.matmul(power, power, out=spare[squared % 2])
+        other = power.swapaxes(1, 2) if by_half else power
+        power = xp.matmul(power, other, out=spare[squared % 2])
         if squared == squarings or (squared - done) % MAX_BETWEEN == 0:
             sizes = xp.einsum("pii->p", power)
             power *= (1 / sizes)[:, None, None]

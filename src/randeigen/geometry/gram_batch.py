@@ -24,7 +24,7 @@ from randeigen.backend.batched import (
     stacked,
     where_true,
 )
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS, has_small_kernels
 from randeigen.backend.device_blocks import in_kernels
 from randeigen.geometry.batched_eigen import ROUNDING, Tops
 from randeigen.geometry.cloud_batch import Centred, CloudBatch
@@ -238,9 +238,9 @@ def _products(shifted: Any) -> Numbers:
 
 
 def product_of_each(some: Any) -> Any:
-    """Of each with itself; of few rows in two halves, since BLAS has no quick way for symmetric products."""
+    """Of each with itself; of few rows in two halves, where BLAS has quick ways for small products alone."""
     half = some.shape[1] // 2
-    if not isinstance(some, np.ndarray) or not 1 <= half <= PANEL_ROWS:
+    if not isinstance(some, np.ndarray) or not 1 <= half <= PANEL_ROWS or not has_small_kernels():
         return some @ some.swapaxes(1, 2)
     out = np.empty((*some.shape[:2], some.shape[1]), some.dtype)
     for rows in (slice(0, half), slice(half, None)):
