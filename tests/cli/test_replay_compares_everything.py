@@ -22,7 +22,8 @@ pytest.importorskip("rich")
 import typer
 
 from commands import cli
-from randeigen.cli.audit_comparison import SENTENCES_BEFORE, _same
+from randeigen.cli import audit_comparison
+from randeigen.cli.audit_comparison import SENTENCES_BEFORE, _same, apart
 from randeigen.cli.audit_reading import INFORMATION
 from randeigen.cli.commands.replay import replay
 from randeigen.rows import write_answer
@@ -251,6 +252,36 @@ def test_a_small_number_beside_large_ones_is_held_to_its_own_size(
     content = json.loads((tmp_path / "audit.json").read_text())
     content["output"]["sha256"] = hashlib.sha256((tmp_path / "mean.npy").read_bytes()).hexdigest()
     assert replayed(tmp_path, content)[0] == code
+
+
+@pytest.mark.parametrize("lost", ["one", "all", "replaced", "cut while it is read"])
+def test_an_answer_is_not_blamed_for_judged_files_that_can_no_longer_be_read(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = np.random.default_rng(0).standard_normal((5, 12))
+    kept = [str(tmp_path / f"{client}.npy") for client in range(5)]
+    for path, row in zip(kept, rows, strict=True):
+        np.save(path, row)
+    answers = [str(tmp_path / name) for name in ("stored.npy", "again.npy")]
+    for answer in answers:
+        np.save(answer, rows.mean(0))
+    assert apart(*answers, kept) is None
+    for path in kept if lost == "all" else kept[1:2] if lost == "one" else ():
+        os.unlink(path)
+    for path in kept if lost == "replaced" else ():
+        np.save(path, np.zeros(3))
+    if lost == "cut while it is read":
+        side_by_side = audit_comparison._side_by_side
+
+        def cut(one: Any, other: Any) -> Any:
+            os.truncate(kept[2], 140)
+            return side_by_side(one, other)
+
+        monkeypatch.setattr(audit_comparison, "_side_by_side", cut)
+    told = apart(*answers, kept)
+    assert told is not None
+    assert "judged files can no longer be read" in told
+    assert "away from" not in told
 
 
 def test_an_answer_in_a_folder_or_a_pipe_is_not_confirmed_and_not_waited_for(tmp_path: Path) -> None:

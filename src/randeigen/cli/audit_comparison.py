@@ -25,6 +25,7 @@ TOLERANCE = 1e-6  # absolute for weights; relative for bounds, scores and answer
 COLUMN_TOLERANCE = 1e-5  # of one number of an answer, relative to the rows' largest in its column
 TEXT_TOLERANCE = 0.011  # relative, of numbers with three digits in a sentence
 NUMBER = re.compile(r"[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
+UNCOMPARED = "cannot be compared with the answer made again, since judged files can no longer be read"
 BYTES = ("sha256", "bytes", "unread")
 
 # How audits of version 0.1 say why a rule ended, and how it is said now.
@@ -210,14 +211,22 @@ def apart(stored: str, recomputed: str, kept: Sequence[str]) -> str | None:
         alone = [FileRows([path], BLOCK_BYTES) for path in (stored, recomputed)]
         if alone[0].dtypes != alone[1].dtypes:
             return "holds other arrays or dtypes than the answer made again"
-        rows, judged = FileRows([stored, recomputed], BLOCK_BYTES), FileRows(kept, BLOCK_BYTES)
+        rows = FileRows([stored, recomputed], BLOCK_BYTES)
     except RandEigenError as error:
         return f"cannot be read as an answer: {error}"
+    try:
+        judged = FileRows(kept, BLOCK_BYTES)
+    except RandEigenError as error:
+        return f"{UNCOMPARED}: {error}"
+    if judged.d != rows.d:
+        return f"{UNCOMPARED}: {kept[0]} holds {judged.d:,} numbers, the answer {rows.d:,}"
     largest = furthest = beyond = 0.0
     with np.errstate(all="ignore"):
         for block, others in _side_by_side(rows, judged):
             if rows.unusable:
                 return f"cannot be read as an answer: {next(iter(rows.unusable.values()))}"
+            if judged.unusable:
+                return f"{UNCOMPARED}: {next(iter(judged.unusable.values()))}"
             if not np.isfinite(block).all():
                 return "holds numbers that are not finite"
             off = np.abs(block[0].astype(np.float64) - block[1])
