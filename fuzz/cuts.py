@@ -16,16 +16,16 @@ from randeigen.errors import BadParameter
 
 Array = np.ndarray[Any, Any]
 
-MOST_ROWS = 250  # each part has n×n inner products: many parts of more rows take longer than an input may
+MOST_PRODUCTS = 2 * 10**7  # inner products of all parts, n×n of each: more take longer than an input may
 TRIED_SETS = 3  # sets of rows that may be the corrupt ones, at most
 
 
 def in_parts(case: Case, rows: Any, result: Any, error: Any) -> None:
     """Refused as whole rows are, or an answer whose weights in each part, and certificate, hold."""
-    if case.recipe.any_of({"semidefinite", "tukey"}) or case.n > MOST_ROWS:
+    if case.recipe.any_of({"semidefinite", "tukey"}):
         return
-    rng = np.random.default_rng([case.seed, 77])
-    width = int(rng.integers(1, max(case.rows.shape[1], 2) + 1))
+    rng, d = np.random.default_rng([case.seed, 77]), case.rows.shape[1]
+    width = max(int(rng.integers(1, max(d, 2) + 1)), -(-(case.n**2) * d // MOST_PRODUCTS))
     asked = str(rng.choice(["tensor", "hybrid", f"columns:{width}", f"hybrid:columns:{width}"]))
     found, other = attempt(lambda: aggregated(case, rows, partition=asked))
     if isinstance(other, BadParameter):
