@@ -1,11 +1,11 @@
 """A sketch made of sums of signed columns, for hundreds of rows and more: two of them in one reading.
 
-Columns come in tiles and get secret signs; chunks of a tile are put in a secret order. It is then folded
-several times: laid out in lines of c numbers, which are added up with secret signs, from a secret place on.
-Each fold has a prime c of its own, longer than a chunk, so two columns of a tile meet in one fold at most:
-where their distance, which nobody knows, is a multiple of its prime. Two columns of different tiles meet in a
-fold with a chance of about 1/c. Everything is a pure function of the secret seed and the tile, so blocks may
-arrive in any size.
+Columns come in tiles and get secret signs; chunks of a tile are put in a secret order. All columns are then
+folded several times: laid out in lines of c numbers, from a secret place on, which are added up with secret
+signs. Each fold has a prime c of its own, longer than a chunk: two columns meet in it where their distance,
+which nobody knows, is a multiple of it, with a chance of about 1/c. If there are fewer columns than the
+product of any two primes, two of them meet in one fold at most. Everything is a pure function of the secret
+seed and the tile, so blocks may arrive in any size.
 
 Eight folds make the sketch that certificates are measured on, unless it would be half as wide as the rows:
 then these are kept, but for the signs. One more, with signs of its own, makes the one on which weights are
@@ -15,6 +15,7 @@ directions are right on average in the first sketch.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,19 +31,18 @@ Points = NDArray[np.float32]
 
 CHECK_FOLDS = 8
 CHUNK_COLUMNS = 256  # fewer than the numbers of any line
-MAX_OFFSET = 2 * CHUNK_COLUMNS  # a tile begins fewer places than this into its first line
 PRIME_SPREAD = 1.4  # primes are drawn from 1/this to this times the width of a line
-# Columns of a tile: fewer than the product of any two primes, so two of them meet in one fold at most. Of
-# thousands of rows in files fewer, since these are copied a tile at a time.
+# Columns of a tile; of thousands of rows in files fewer, since these are copied a tile at a time.
 MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
 MAX_TILE_NUMBERS = 2**25
 MIN_WIDTH = CHECK_FOLDS * 600  # columns of a sketch: enough primes, all longer than a chunk
-# |Sx|² ≥ (1 − this)·|x|² for any one x, but for a chance below 1e-6. Two columns meet in a given fold with a
-# chance of about 1/c, at most 1.7/c whoever placed them, and cancel there with a chance of 1/2. Of eight
-# folds two may be lost: for c = 600 two columns cancel in three folds with a chance of 3e-8, and three
-# columns three times, each of which costs two thirds of a fold, with one of 1e-6. What rows that fill many
-# columns may be short of is less, as in a Gaussian projection: 5 standard deviations, sqrt(2/k).
-DISTORTION = 2 / CHECK_FOLDS
+# |Sx|² ≥ (1 − δ)·|x|² for any one x, but for a chance below 1e-6, where δ is so many of the eight folds. Two
+# columns meet in a given fold with a chance of about 1/c, at most 1.7/c whoever placed them, and cancel there
+# with a chance of 1/2; of m equal columns a pair that cancels costs 2/m of a fold. For c = 600 chances are:
+# two columns that cancel in three folds 3e-8, three that do so three times 1e-6. Where two columns meet once
+# at most, all three pairs of three columns 7e-7, five of ten pairs of five columns 1e-8. What rows that fill
+# many columns may be short of is less, as in a Gaussian projection: 5 standard deviations, sqrt(2/k).
+LOST_FOLDS, LOST_FOLDS_OF_SINGLE_MEETINGS = 2.0, 1.6
 
 
 class Fold(NamedTuple):
@@ -95,30 +95,35 @@ class FoldedSketch:
         self.check_width = self.check[-1].columns.stop if self.check else d
         self.choice_width = self.choice[-1].columns.stop
         self.folds = self.check + self.choice
+        self._offsets = [int(rng.integers(fold.line)) for fold in self.folds]  # of the first column
         longest = max(fold.line for fold in self.folds)
-        self._after = -(-longest // CHUNK_COLUMNS)  # chunks of zeros
+        self._around = -(-longest // CHUNK_COLUMNS)  # chunks of zeros before and after a tile
+        once = check_width < d and meet_once(tiles * self.tile, check_width)
+        self.distortion = (LOST_FOLDS_OF_SINGLE_MEETINGS if once else LOST_FOLDS) / CHECK_FOLDS
 
     def tile_at(self, column: int) -> Tile:
         """The secret numbers of the tile that begins at this column."""
-        rng = tile_generator(self._key, column // self.tile)
-        offsets = [int(rng.integers(min(fold.line, MAX_OFFSET))) for fold in self.folds]
+        at = column // self.tile
+        rng = tile_generator(self._key, at)
+        firsts = zip(self._offsets, self.folds, strict=True)
+        offsets = [(first + at * self.tile) % fold.line for first, fold in firsts]
         mixing = [
             _signs(rng, (1, -(-(offset + self.tile) // fold.line))) / np.float32(fold.shares**0.5)
             for fold, offset in zip(self.folds, offsets, strict=True)
         ]
-        zeros = np.full(MAX_OFFSET // CHUNK_COLUMNS + self._after, self.chunks)
-        order = np.insert(zeros, MAX_OFFSET // CHUNK_COLUMNS, rng.permutation(self.chunks))
+        zeros = np.full(self._around, self.chunks)
+        order = np.concatenate((zeros, rng.permutation(self.chunks), zeros))
         return Tile(_signs(rng, (self.tile,)), order, offsets, mixing)
 
     def room(self, rows: int) -> Room:
         """Memory for one tile of so many rows."""
-        padded = MAX_OFFSET // CHUNK_COLUMNS + self.chunks + self._after
+        padded = self.chunks + 2 * self._around
         return Room(rows, self.chunks, padded, (self.check_width if self.check else 0, self.choice_width))
 
     def _lines(self, room: Room, tile: Tile) -> list[Points]:
         """(rows, lines, numbers of a line) what is in order there, as every fold sees it."""
         if room.tile is not tile:
-            starts = [MAX_OFFSET - offset for offset in tile.offsets]
+            starts = [self._around * CHUNK_COLUMNS - offset for offset in tile.offsets]
             room.tile, flat = tile, room.ordered.reshape(len(room.ordered), -1)
             room.lines = [
                 flat[:, start : start + mixing.size * fold.line].reshape(len(flat), -1, fold.line)
@@ -147,6 +152,18 @@ class FoldedSketch:
             if more.shape[1]:
                 np.add(points, more, out=points)
         return np.asarray(finite)
+
+
+def meet_once(columns: int, width: int) -> bool:
+    """Whether two of so many columns meet in one fold at most of those of a sketch of this width."""
+    return columns <= int(width // CHECK_FOLDS / PRIME_SPREAD) ** 2
+
+
+def width_of_single_meetings(columns: int) -> int:
+    """A width at which two of so many columns meet in one fold at most; tiles round the columns up."""
+    return CHECK_FOLDS * math.ceil(
+        PRIME_SPREAD * (math.isqrt(columns + CHUNK_COLUMNS * columns // MIN_TILE_COLUMNS) + 2)
+    )
 
 
 def columns_of_copied_tiles(n: int) -> int:

@@ -15,7 +15,6 @@ from randeigen.backend.host_leaves import HostLeaves
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import (
-    DISTORTION,
     MAX_TILE_COLUMNS,
     MIN_WIDTH,
     FoldedSketch,
@@ -24,14 +23,16 @@ from randeigen.geometry.folds import (
     Tile,
     columns_of_copied_tiles,
     median_of_rows,
+    width_of_single_meetings,
 )
 from randeigen.geometry.gram import Index
 from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
 from randeigen.types import Array, Block, Mask
 
 # Of the certificate of a round cloud, by the width of a sketch: where so wide a sketch is narrow beside the
-# rows, and at most.
-MIN_WIDENING, MAX_WIDENING, NARROW_SKETCH = 1.2, 1.27, 64
+# rows; at most; and at most where less is lost in folds.
+MIN_WIDENING, MAX_WIDENING, MAX_WIDENING_OF_SINGLE_MEETINGS = 1.2, 1.27, 1.31
+NARROW_SKETCH = 64  # so narrow beside the rows
 MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
@@ -53,7 +54,8 @@ ROUNDING = 2.0**-21  # of an inner product in float32, relative to the two rows'
 def folded_widths(n: int, d: int) -> tuple[int, int]:
     """Columns of the sketch that certificates are measured on, and of that on which weights are chosen."""
     wide, least = (_width(n, d, widening) for widening in (MIN_WIDENING, MAX_WIDENING))
-    check = max(least, min(wide, d // NARROW_SKETCH), MIN_WIDTH)
+    single = max(_width(n, d, MAX_WIDENING_OF_SINGLE_MEETINGS), MIN_WIDTH, width_of_single_meetings(d))
+    check = max(min(single, least), min(wide, d // NARROW_SKETCH), MIN_WIDTH)
     return check, max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
 
 
@@ -244,12 +246,12 @@ class ManyRowsAccumulator:
         }
         index, seed = np.arange(self.n), self.seed
         own: dict[str, Any] = {
-            "distortion": DISTORTION if self.sketch.check else 0.0,
+            "distortion": self.sketch.distortion if self.sketch.check else 0.0,
             "index": index,
             "seed": seed,
         }
         check = CheckGeometry(self.check[:-1], self.check[-1], start=other, **own, **common)
-        common |= {"distortion": DISTORTION, "check": check}
+        common |= {"distortion": self.sketch.distortion, "check": check}
         points, origin = self.choice[:-1], self.choice[-1]
         return ManyRowsGeometry(points, origin, start=start, subspace=subspace_of(points, start), **common)
 
