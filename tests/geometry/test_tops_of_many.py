@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from randeigen.geometry import batched_eigen
 from randeigen.geometry.batched_eigen import MAX_SQUARED_ROWS, Tops, tops_of_covariances
 
 SPECTRA = ["spread", "one", "equal", "two equal", "crowded", "nearly equal", "steep"]
@@ -79,3 +80,15 @@ def test_tensors_have_the_same_tops() -> None:
         there = tops_of_covariances(torch.from_numpy(matrices), torch.from_numpy(start))
         np.testing.assert_allclose(there.values.numpy(), here.values, rtol=1e-5)
         assert ((there.values + there.allowances).numpy() >= values[:, 0] * (1 - 1e-14)).all()
+
+
+@pytest.mark.parametrize("n", [12, MAX_SQUARED_ROWS + 4])
+def test_a_matrix_has_one_top_however_many_there_are(n: int, monkeypatch: Any) -> None:
+    rng = np.random.default_rng(0)
+    clouds, start = rng.standard_normal((11, n, 3 * n)), rng.standard_normal((8, n))
+    matrices = clouds @ clouds.swapaxes(1, 2)
+    together = tops_of_covariances(matrices, start)
+    monkeypatch.setattr(batched_eigen, "PIECE_NUMBERS", 4 * n * n)
+    in_pieces = tops_of_covariances(matrices, start)
+    for found, expected in zip(in_pieces, together, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * together.values.min())

@@ -20,6 +20,7 @@ from randeigen.backend.batched import Indices, Numbers, along, namespace, where_
 from randeigen.backend.chunking import has_small_kernels
 from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TARGET_GROWTH
 
+PIECE_NUMBERS = 2**17  # numbers of matrices at a time on a CPU: new memory costs more than a few steps more
 MAX_SQUARED_ROWS = 56  # rows up to which ten products of two matrices are fastest on a CPU
 # Squarings, and products of the power with a vector, after which the pairs that have converged are done.
 STAGES = ((6, 10), (10, 6), (20, 0))
@@ -46,6 +47,14 @@ def tops_of_covariances(matrices: Numbers, start: Numbers) -> Tops:
 
     Every trace is positive and finite. `start`, (k, n), holds secret random directions.
     """
+    most = max(PIECE_NUMBERS // matrices.shape[1] ** 2, 1)
+    if namespace(matrices) is not np or len(matrices) <= most:
+        return _tops(matrices, start)
+    some = [_tops(matrices[at : at + most], start) for at in range(0, len(matrices), most)]
+    return Tops(*(np.concatenate(each) for each in zip(*some, strict=True)))
+
+
+def _tops(matrices: Numbers, start: Numbers) -> Tops:
     xp = namespace(matrices)
     sizes = xp.einsum("pii->p", matrices)
     matrices = matrices * (1 / sizes)[:, None, None]  # of trace 1, so that they can be squared

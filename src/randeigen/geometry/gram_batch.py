@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,12 @@ class GramBatch(CloudBatch):
         beyond = None if self.beyond is None else self.beyond[index]
         return replace(self, gram=self.gram[index], prior_weights=self.prior_weights[index], beyond=beyond)
 
+    @cached_property
+    def _squares(self) -> Numbers:
+        return namespace(self.gram).einsum("pii->pi", self.gram) * 1.0  # side by side
+
     def squared_norms_from_pivot(self) -> Numbers:
-        return namespace(self.gram).einsum("pii->pi", self.gram)
+        return self._squares
 
     def squared_distances(self) -> Numbers:
         squares = self.squared_norms_from_pivot()

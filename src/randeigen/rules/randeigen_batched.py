@@ -87,10 +87,11 @@ def _decided(batch: GeometryBatch, prior: Numbers, f: int, rounds_at_most: tuple
     pace = total * 0
     for past in range(patient + hurried + 1):
         top = top if past == 0 else batch.top_directions(w)
-        visible = xp.clip(top.variances + batch.rounding_errors(w), 0, None)
+        hidden = batch.rounding_errors(w)
+        visible = xp.clip(top.variances + hidden, 0, None)
         rounds.append(_Round(index, w, bounds_of_parts(held_by_heaviest(w, f), visible)))
         room, share = w.sum(1) - floor, _removal_shares(top, w)
-        code = _stops(batch, w, top, share, room, f)
+        code = _stops(hidden, w, top, share, room, f)
         stops[index] = code
         going = where_true(code == 0)
         if not len(going):
@@ -128,16 +129,17 @@ def _in_words(stops: Indices) -> tuple[str, ...]:
     return tuple(np.array([str(stop) for stop in STOPS], object)[as_host(stops)].tolist())
 
 
-def _stops(
-    batch: GeometryBatch, w: Numbers, top: TopDirections, share: Numbers, room: Numbers, f: int
-) -> Any:
-    """(k,) the number of the first stop that each cloud meets; 0 where it goes on."""
+def _stops(hidden: Numbers, w: Numbers, top: TopDirections, share: Numbers, room: Numbers, f: int) -> Any:
+    """(k,) the number of the first stop that each cloud meets; 0 where it goes on.
+
+    `hidden` is how much of a variance rounding can hide.
+    """
     code = whole_zeros(room)
     if f == 0:
         return code + 1
     met = (
         (w > 0).sum(1) < 2,
-        (top.variances <= batch.rounding_errors(w)) | ~(share > 0).any(1),
+        (top.variances <= hidden) | ~(share > 0).any(1),
         top.variances <= ISOTROPY_TOLERANCE * top.typical_row_variances,
         room <= NEGLIGIBLE_WEIGHT * w.sum(1),
     )
