@@ -81,7 +81,7 @@ def flat(leaf: Any, start: int, stop: int) -> Any:
 
 
 class LeafOfRows:
-    """One leaf of all rows, in main memory: an (n, k) array, or vectors that lie anywhere.
+    """One leaf of all rows in main memory, or several as one: an (n, k) array, or vectors that lie anywhere.
 
     A row that cannot be read is NaN; among vectors it is None.
     """
@@ -92,6 +92,12 @@ class LeafOfRows:
         if isinstance(lines, list) and set(map(type, lines)) == {np.ndarray}:
             self._is_plain = {line.ndim for line in lines} == {1} and len({line.dtype for line in lines}) == 1
 
+    @property
+    def size(self) -> int:
+        """Numbers of each row."""
+        line = next(line for line in self._lines if line is not None)
+        return int(line.size if isinstance(line, np.ndarray) else line.numel())
+
     @classmethod
     def as_they_lie(cls, leaves: Sequence[Any], rows: Sequence[int], n: int) -> LeafOfRows:
         """Each of the leaves of these rows among n, where it is."""
@@ -101,9 +107,11 @@ class LeafOfRows:
         return cls(lines)
 
     @classmethod
-    def copied(cls, leaves: Sequence[Any], rows: Sequence[int], n: int, dtype: np.dtype[Any]) -> LeafOfRows:
-        """A copy of the leaves of these rows: of many small ones the quicker way to read them twice."""
-        lines = side_by_side(leaves, dtype)
+    def copied(
+        cls, leaves: Sequence[Sequence[Any]], rows: Sequence[int], n: int, dtype: np.dtype[Any]
+    ) -> LeafOfRows:
+        """A copy of several leaves of these rows, end to end: of small ones the quicker way to read them."""
+        lines = np.concatenate([side_by_side(each, dtype) for each in leaves], axis=1)
         if len(rows) < n:
             some, lines = lines, np.full((n, lines.shape[1]), math.nan, dtype)
             lines[rows] = some

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain, groupby
 from typing import Any
 
 import numpy as np
@@ -129,24 +129,30 @@ class RecordRows:
             yield columns, HostLeaves(self._fill, rows, of_all, working_on_host(self._work))
 
     @cached_property
-    def _by_leaf(self) -> list[LeafOfRows]:
-        """The averaged leaves, in main memory; a copy of the smallest ones, up to the bytes of a block."""
-        dtype, kept_bytes, rows = working_on_host(self._work), 0, list(self._rows)
-        sizes, by_leaf = {k: math.prod(self._shapes[k]) for k in self._averaged}, dict[int, LeafOfRows]()
-        leaves = list(zip(*self._rows.values(), strict=True))
-        for k in sorted(sizes, key=sizes.__getitem__):
-            kept_bytes += self.n * sizes[k] * dtype.itemsize
-            if sizes[k] <= MAX_KEPT_NUMBERS and kept_bytes <= self._budget:
-                by_leaf[k] = LeafOfRows.copied(leaves[k], rows, self.n, dtype)
+    def _as_read(self) -> tuple[Layout, list[LeafOfRows]]:
+        """The averaged leaves in main memory, a copy of small ones; those that follow one another as one."""
+        dtype, rows, read = working_on_host(self._work), list(self._rows), list[LeafOfRows]()
+        leaves, kept = list(zip(*self._rows.values(), strict=True)), self._kept_leaves(dtype.itemsize)
+        for are_kept, some in groupby(self._averaged, kept.__contains__):
+            if are_kept:
+                read.append(LeafOfRows.copied([leaves[k] for k in some], rows, self.n, dtype))
             else:
-                by_leaf[k] = LeafOfRows.as_they_lie(leaves[k], rows, self.n)
-        return [by_leaf[k] for k in self._averaged]
+                read += [LeafOfRows.as_they_lie(leaves[k], rows, self.n) for k in some]
+        return Layout([(leaf.size,) for leaf in read]), read
+
+    def _kept_leaves(self, itemsize: int) -> set[int]:
+        """The smallest leaves, of which a copy may be kept: up to the bytes of a block."""
+        sizes = {k: math.prod(self._shapes[k]) for k in self._averaged}
+        ordered = sorted((k for k in sizes if sizes[k] <= MAX_KEPT_NUMBERS), key=sizes.__getitem__)
+        sums = accumulate(self.n * sizes[k] * itemsize for k in ordered)
+        return {k for k, size in zip(ordered, sums, strict=True) if size <= self._budget}
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
         """Write these columns of some rows, cast; those that cannot be read are NaN."""
+        layout, leaves = self._as_read
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
-            for leaf, start, stop, at in self._layout.leaf_slices(columns):
-                self._by_leaf[leaf].copy_to(out[:, at : at + stop - start], rows, start, stop)
+            for leaf, start, stop, at in layout.leaf_slices(columns):
+                leaves[leaf].copy_to(out[:, at : at + stop - start], rows, start, stop)
 
     @cached_property
     def _leaves(self) -> Leaves | None:
