@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.chunking import single_threaded_blas
-from randeigen.backend.random_streams import Stream
 from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
 from randeigen.column_combiners import DistanceToMean, as_combiner, merge_columns
 from randeigen.combine import NeedsFullPass, RowSizes, combine
@@ -26,7 +25,7 @@ from randeigen.geometry.partial import measure_partly
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.rows import as_rows
 from randeigen.rules.base import MAX_ROWS_NAMED, Assumed, Rule, assume, check_on_excess
-from randeigen.rules.randeigen import reference_verdict
+from randeigen.rules.randeigen import coins_for, reference_verdict
 from randeigen.source import Combined, Judgement, Source
 from randeigen.types import (
     Aggregate,
@@ -87,7 +86,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     if claims is not None:
         prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)
         cloud, notes = cloud.with_prior_weights(prior), (*notes, *on_claims)
-    rng = np.random.default_rng([seed, Stream.RULE])
+    rng = coins_for(rule, seed)
     judgement = judge(cloud, rule, index, assumed, rng)
     verdict, by_column = judgement.verdict, judgement.decision.combine is not None
     with single_threaded_blas(cloud.n):
@@ -128,7 +127,7 @@ def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
 def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> Any:
     whole = source.measure(want, rule.geometry, seed, rule.trusted)
     assumed, usable = assume(f, source.n, source.unusable), _usable(source)
-    index, rng = np.flatnonzero(usable), np.random.default_rng([seed, Stream.RULE])
+    index, rng = np.flatnonzero(usable), coins_for(rule, seed)
     judgement = judge(whole.take(index), rule, index, assumed, rng, certificate=False)
     mean = source.combine(judgement, usable).mean
     refuse_changes(source)

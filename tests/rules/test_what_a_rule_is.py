@@ -17,6 +17,7 @@ import randeigen
 from randeigen import BadParameter, aggregate, rules
 from randeigen.rules import RULES, Rule, rule_class
 from randeigen.rules.base import normalised
+from randeigen.rules.randeigen import UNSEEDED
 from randeigen.types import Decision, Geometry, Statistic, Stop, Verdict
 
 
@@ -74,6 +75,32 @@ def test_weigh_is_the_verdict_of_decide() -> None:
         np.testing.assert_array_equal(rule.weigh(geometry, 2, rng).weights, decided.weights)
     with pytest.raises(TypeError, match="Median gives rows no weights"):
         rules.Median(f=2).weigh(geometry, 2, np.random.default_rng(0))
+
+
+@dataclass(frozen=True)
+class Lot(rules.RandEigen):
+    """One row, drawn by lot."""
+
+    def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
+        return Decision(Verdict(normalised(np.arange(geometry.n) == rng.integers(geometry.n)), Stop.DIRECT))
+
+
+@pytest.mark.parametrize("rule", [Lot(f=1), rules.RandEigen(f=1, removal="random")])
+def test_random_numbers_are_those_of_the_seed(rule: Rule) -> None:
+    drawn = [aggregate(rows_of(), rule=rule, seed=seed).weights for seed in range(8)]
+    again = [aggregate(rows_of(), rule=rule, seed=seed).weights for seed in range(8)]
+    assert np.array_equal(drawn, again)
+    assert len({weights.tobytes() for weights in drawn}) > 1
+
+
+def test_the_default_rule_draws_no_random_numbers() -> None:
+    before = repr(UNSEEDED.bit_generator.state)
+    for eps in (0.1, 0.4):
+        rows = rows_of(20)
+        rows[:3] += 40
+        assert np.array_equal(aggregate(rows, eps, seed=1).weights, aggregate(rows, eps, seed=2).weights)
+        rules.RandEigen(eps)(rows)
+    assert repr(UNSEEDED.bit_generator.state) == before
 
 
 def test_a_rule_without_a_decision_is_none() -> None:

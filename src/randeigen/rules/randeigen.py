@@ -10,6 +10,7 @@ import numpy as np
 
 from randeigen.backend.arrays import median
 from randeigen.backend.batched import BatchVerdict, GeometryBatch
+from randeigen.backend.random_streams import Stream
 from randeigen.certificate import bound, corruptible
 from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
 from randeigen.rules.published import EPS_JL, EPS_P, PublishedRandEigen
@@ -36,6 +37,7 @@ RESTORED_FACTOR = (
 MANY_ROWS = 160
 PATIENT_AND_HURRIED_ROUNDS = (32, 16)
 PATIENT_AND_HURRIED_ROUNDS_OF_MANY = (8, 8)
+UNSEEDED = np.random.default_rng(0)  # for who draws nothing
 MAX_REDRAWS = 8  # random removals tried until at least one row is left; after that their expectation
 
 
@@ -116,6 +118,12 @@ class RandEigen(Rule):
         from randeigen.rules import randeigen_batched  # which takes its constants from here
 
         return randeigen_batched.decide_each(batch, f) if self.removal == "soft" else None
+
+
+def coins_for(rule: Rule, seed: int) -> np.random.Generator:
+    """The random numbers of one call; a rule that draws none is spared the seeding, which takes a while."""
+    draws = type(rule) is not RandEigen or rule.removal != "soft"
+    return np.random.default_rng([seed, Stream.RULE]) if draws else UNSEEDED
 
 
 def reference_verdict(decision: Decision, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:
