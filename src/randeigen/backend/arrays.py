@@ -244,12 +244,7 @@ def _in_float64(vector: Any) -> Any:
 
 
 def gather(target: Any, rows: Sequence[int], values: Sequence[Any]) -> None:
-    """Cast one vector into each of these rows of `target`."""
-    if on_host(target):
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
-            for row, vector in zip(rows, values, strict=True):
-                cast_vector(target[row], vector)
-        return
+    """Cast one vector into each of these rows of `target`, on a device."""
     stacked = sys.modules["torch"].stack(list(values))  # a launch costs more than the copy: one for all rows
     target[slice(None) if len(rows) == len(target) else list(rows)] = stacked.to(target.dtype)
 

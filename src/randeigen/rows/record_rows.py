@@ -104,21 +104,10 @@ class RecordRows:
             return
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         buffer = as_writable_array(empty((self.n, block_width(*shape)), self._work, self._like))
-        usable, unusable = list(self._rows), list(self.unusable)
-        if unusable and not self.on_host:
-            buffer[unusable] = math.nan
+        fill = self._fill if self.on_host else self._fill_on_device
         for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
-            if self.on_host:
-                self._fill(block, range(self.n), columns)
-            else:
-                for entries in self._layout.leaf_slices(columns):
-                    leaves = [row[self._averaged[entries.leaf]] for row in self._rows.values()]
-                    gather(
-                        block[:, entries.columns],
-                        usable,
-                        [flat(leaf, entries.start, entries.stop) for leaf in leaves],
-                    )
+            fill(block, range(self.n), columns)
             yield columns, block
 
     def _parts_to_copy(self, multiple: int) -> Iterator[tuple[slice, HostLeaves]]:
@@ -153,6 +142,14 @@ class RecordRows:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
             for leaf, start, stop, at in layout.leaf_slices(columns):
                 leaves[leaf].copy_to(out[:, at : at + stop - start], rows, start, stop)
+
+    def _fill_on_device(self, out: Any, rows: Sequence[int], columns: slice) -> None:
+        """The same of all rows on a device, one launch for each leaf."""
+        if self.unusable:
+            out[list(self.unusable)] = math.nan
+        for leaf, start, stop, at in self._layout.leaf_slices(columns):
+            values = [flat(row[self._averaged[leaf]], start, stop) for row in self._rows.values()]
+            gather(out[:, at : at + stop - start], list(self._rows), values)
 
     @cached_property
     def _leaves(self) -> Leaves | None:
