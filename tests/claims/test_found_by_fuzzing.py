@@ -355,3 +355,18 @@ def test_rows_of_zeros_have_no_direction_that_a_trusted_row_could_agree_with(
     result = randeigen.aggregate(rows, rule=rules.FLTrust(f=10), seed=0, geometry=geometry)
     assert not result.weights[5:15].any()
     assert result.bias_bound <= 20 * size
+
+
+@pytest.mark.parametrize(("n", "d"), [(26, 25), (92, 39), (300, 39), (65, 30), (1000, 64)])
+@pytest.mark.parametrize("size", [1e83, 1e89, 3e89])
+@pytest.mark.parametrize("geometry", ["auto", "gaussian"])
+def test_eigenvalues_that_cannot_be_squared_are_those_of_other_sizes(
+    n: int, d: int, size: float, geometry: str
+) -> None:
+    rows = gaussian(n, d, seed=5)
+    rows[: n // 20] += 5
+    usual, large = (
+        randeigen.aggregate(scale * rows, f=n // 20, seed=0, geometry=geometry) for scale in (1.0, size)
+    )
+    assert large.bias_bound == pytest.approx(size * usual.bias_bound, rel=1e-6)
+    assert large.weights == pytest.approx(usual.weights, abs=1e-9)

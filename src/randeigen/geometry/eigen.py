@@ -77,8 +77,8 @@ def _top_by_solving(matrix: Array, start: Array) -> Top | None:
             vector = unit(np.linalg.solve(shifted, start[:, :1])[:, 0])
     except np.linalg.LinAlgError:
         return None
-    rest = np.dot(matrix, vector) - value * vector
-    if not rest @ rest <= (SOLVED_RESIDUAL * value) ** 2:
+    rest = np.dot(matrix, vector) / value - vector  # of the eigenvalue, which may be too large to be squared
+    if not rest @ rest <= SOLVED_RESIDUAL**2:
         return None
     return Top(value, vector)
 

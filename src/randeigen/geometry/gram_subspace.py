@@ -56,7 +56,7 @@ class GramSubspace:
                 break
             residual = w * projections - value * (self._directions @ vectors[:, -1])
             image = self._product(residual)
-            if max(float(residual @ image), 0.0) <= (MAX_RESIDUAL * value) ** 2:
+            if math.sqrt(max(float(residual @ image), 0.0)) <= MAX_RESIDUAL * value:
                 break
             if self._images.shape[1] >= MAX_DIRECTIONS:
                 best = vectors[:, -KEPT_DIRECTIONS:]
