@@ -30,18 +30,19 @@ from randeigen.types import Array
 Points = NDArray[np.float32]
 
 CHECK_FOLDS = 8
-CHUNK_COLUMNS = 256  # fewer than the numbers of any line
+CHUNK_COLUMNS = 128  # fewer than the numbers of any line
 PRIME_SPREAD = 1.4  # primes are drawn from 1/this to this times the width of a line
 # Columns of a tile; of thousands of rows in files fewer, since these are copied a tile at a time.
 MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
 MAX_TILE_NUMBERS = 2**25
 MIN_WIDTH = CHECK_FOLDS * 600  # columns of a sketch: enough primes, all longer than a chunk
 # |Sx|² ≥ (1 − δ)·|x|² for any one x, but for a chance below 1e-6, where δ is so many of the eight folds. Two
-# columns meet in a given fold with a chance of about 1/c, at most 1.7/c whoever placed them, and cancel there
-# with a chance of 1/2; of m equal columns a pair that cancels costs 2/m of a fold. For c = 600 chances are:
-# two columns that cancel in three folds 3e-8, three that do so three times 1e-6. Where two columns meet once
-# at most, all three pairs of three columns 7e-7, five of ten pairs of five columns 1e-8. What rows that fill
-# many columns may be short of is less, as in a Gaussian projection: 5 standard deviations, sqrt(2/k).
+# columns meet in a given fold with a chance of about 1/c, at most 1.3/c whoever placed them, and cancel there
+# with a chance of 1/2; of m equal columns a pair that cancels costs 2/m of a fold. For c = 600 more is lost
+# by two columns that cancel in three folds, a chance of 7e-8, or by three that do so four times, 2e-8. Where
+# two columns meet once at most: if all pairs of three columns cancel, 7e-7, or five of ten pairs of five,
+# 1e-8. What rows that fill many columns may be short of is less, as in a Gaussian projection: 5 standard
+# deviations, sqrt(2/k).
 LOST_FOLDS, LOST_FOLDS_OF_SINGLE_MEETINGS = 2.0, 1.6
 
 
