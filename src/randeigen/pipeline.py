@@ -223,7 +223,7 @@ class StreamedRows:
         """Pass 2: the weighted mean, or what the decision's combiner makes of the columns."""
         verdict, plan = judgement.verdict, judgement.decision.combine
         weights = verdict.weights
-        if self.unusable:
+        if weights.size < self.n:
             weights = np.zeros(self.n)
             weights[usable] = verdict.weights
         size = RowSizes.of(judgement.geometry, verdict.weights)
