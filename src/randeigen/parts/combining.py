@@ -164,8 +164,9 @@ class Combining:
             judged = judge.pieces(pieces, np.arange(cut[0], cut[0] + len(pieces)), run.part)
             if kept is not None and not judged:
                 return _Group(cut[0], judged, None, 0.0)
-            own = np.concatenate([index for index, _ in judged])
-            return self._group(cut[0], pieces if kept is None else pieces[own.tolist()], judged, kept is None)
+            if kept is not None:
+                pieces = pieces[beside(np.concatenate([index for index, _ in judged]), pieces)]
+            return self._group(cut[0], pieces, judged, kept is None)
 
         groups = parallel_map(settle, cuts) if on_host else list(map(settle, cuts))
         for group in groups:
@@ -177,11 +178,9 @@ class Combining:
         answer = kept(block)
         for group in (group for group in groups if group.judged):
             own = group.first - first + np.concatenate([index for index, _ in group.judged])
-            answer.reshape(-1, w)[own.tolist()] = (
-                group.answer.reshape(-1, w).astype(answer.dtype)
-                if on_host
-                else (group.answer.reshape(-1, w).to(answer.dtype))
-            )
+            lines = group.answer.reshape(-1, w)
+            lines = lines.astype(answer.dtype) if on_host else lines.to(answer.dtype)
+            answer.reshape(-1, w)[beside(own, answer)] = lines
         return answer
 
     def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]], in_place: bool) -> _Group:
@@ -191,8 +190,8 @@ class Combining:
         weights = beside(scales[:, None], pieces) * weights
         variances = np.concatenate([each.variances for _, each in judged]) * self._unit * self._unit
         if in_place and len(judged) > 1:
-            order = np.argsort(np.concatenate([index for index, _ in judged])).tolist()
-            weights, variances = weights[order], variances[order]
+            order = np.argsort(np.concatenate([index for index, _ in judged]))
+            weights, variances = weights[beside(order, weights)], variances[order]
         if quick := _in_float32(pieces, weights, variances):
             return _Group(first, judged, quick[0].reshape(-1), quick[1])
         sums, errors, done = [], [], 0

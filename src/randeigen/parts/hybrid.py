@@ -73,7 +73,7 @@ class HybridJudge:
             return [
                 (group[index], each)
                 for group in groups
-                for index, each in self._large(pieces[group.tolist()], numbers[group], most)
+                for index, each in self._large(pieces[beside(group, pieces)], numbers[group], most)
             ]
 
     def _large_ones(self, pieces: Any, most: float) -> Index:
@@ -83,7 +83,7 @@ class HybridJudge:
             left = left[~(self._squares(pieces) <= most * most)]
             if (self._frobenius_norms(pieces[left[:PROBED_PARTS]]) <= most * most).any():
                 left = left[~(self._frobenius_norms(pieces[left]) <= most * most)]
-        some = pieces if left.size == len(pieces) else pieces[left.tolist()]
+        some = pieces if left.size == len(pieces) else pieces[beside(left, pieces)]
         return left[~(self._variances(some, most) <= most * most)] if left.size else left
 
     def _squares(self, pieces: Array) -> Array:

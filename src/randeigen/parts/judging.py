@@ -87,7 +87,8 @@ class Judge:
                 some = scaled if left.size == len(scaled) else scaled[left]
                 batch, sound = measured_pieces(some, rng, in_float64)
                 good = where_true(sound)
-                judged = self.batch(batch.take(good)) if len(good) else None
+                chosen = batch if len(good) == batch.p else batch.take(good)
+                judged = self.batch(chosen) if len(good) else None
                 can = can and (judged is not None or not len(good))
                 if judged:
                     done.append((left[as_host(good)], judged))
