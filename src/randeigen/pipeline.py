@@ -78,7 +78,8 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     # A certificate needs more than a rule may; only one that goes by directions is content with these.
     by_directions = rule.statistic() is Statistic.DIRECTIONS
     want = Statistic.DIRECTIONS if by_directions else Statistic.GRAM
-    whole = source.measure(want, kind, seed, progress=options.progress)
+    with single_threaded_blas(source.n):  # what is small is left to it, and its threads would wait for others
+        whole = source.measure(want, kind, seed, progress=options.progress)
     assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
     usable = _usable(source)
     index = usable.nonzero()[0]
@@ -92,7 +93,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     with single_threaded_blas(cloud.n):
         groups = [] if by_column else cut_together(cloud, verdict.weights, assumed.certified)
         between = distance_to_mean(cloud, verdict.weights, verdict.scale)
-    mean, away, to_mean = source.combine(judgement, usable, options.progress)
+        mean, away, to_mean = source.combine(judgement, usable, options.progress)
     refuse_changes(source)
     assert judgement.bias_bound is not None
     if to_mean is None:

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from every_rule import EVERY, make
-from randeigen import TooManyCorrupt, aggregate, pipeline
-from randeigen.backend import chunking
+from randeigen import TooManyCorrupt, aggregate, combine, pipeline
+from randeigen.backend import arrays, chunking
+from randeigen.geometry import products as blocks_of_products
 from randeigen.geometry.products import products
 from randeigen.rows.convert import ArrayRows
 from randeigen.rules import (
@@ -264,6 +265,27 @@ class TestThreads:
     def test_a_lone_part_is_left_to_blas(self, several: list[int]) -> None:
         chunking.parallel_map(lambda part: part, [0])
         assert several == []
+
+    def test_products_of_few_rows_keep_blas_to_one_thread(
+        self, several: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads: dict[str, int] = {}
+        for where, name in (
+            (blocks_of_products, "inner"),
+            (combine.WeightedSum, "_total"),
+            (arrays, "cast_vector"),
+        ):
+            function = getattr(where, name)
+
+            def noted(*given: Any, name: str = name, function: Any = function) -> Any:
+                threads[name] = several[-1]
+                return function(*given)
+
+            monkeypatch.setattr(where, name, noted)
+        rows = np.random.default_rng(0).standard_normal((20, 300)).astype(np.float16)
+        aggregate(rows, f=2)
+        assert threads == {"inner": 1, "_total": 1, "cast_vector": 1}
+        assert several[-1] == 4
 
     def test_an_error_reaches_the_caller(self, several: list[int]) -> None:
         def fail(part: int) -> None:

@@ -158,10 +158,11 @@ def test_every_number_of_unlike_leaves_is_read(at_once, widest, kept_numbers, mo
 
 @pytest.mark.parametrize("at_once", [2**24, 0])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_matrix_in_half_precision_is_read_as_it_is(at_once, dtype, monkeypatch):
+@pytest.mark.parametrize("width", [9000, 40_000])
+def test_a_matrix_in_half_precision_is_read_as_it_is(at_once, dtype, width, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(convert, "MAX_COPIED_BYTES", at_once)
-    whole = torch.randn((7, 9000)).to(getattr(torch, dtype))
+    whole = torch.randn((7, width)).to(getattr(torch, dtype))
     whole[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
     whole[1, :3] = torch.tensor([-0.0, 6e-8, 1e-40])
     for matrix in (whole, whole[:, ::2], whole[:, 1:8000], whole[1:], torch._neg_view(whole)):

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import COMPARED_NUMBERS, DEVICE_COMPARED_NUMBERS, is_host_block
+from randeigen.backend import chunking
+from randeigen.backend.chunking import is_host_block, single_threaded_blas
 from randeigen.backend.device_blocks import Leaves
-from randeigen.backend.host_leaves import cast_vector
+from randeigen.backend.host_leaves import cast_vector, copy_tensor
 from randeigen.types import Array, Block
 
 UNIT_ROUNDOFF = {4: 2.0**-24, 8: 2.0**-53}  # the rounding of one operation, by item size
@@ -202,7 +203,7 @@ def as_writable_array(leaf: Any) -> Any:
 def copy(target: Any, source: Any) -> None:
     """Cast `source` into `target`; what does not fit becomes inf, as hostile numbers may."""
     if is_tensor(target):
-        target.copy_(source.resolve_neg() if is_tensor(source) else sys.modules["torch"].from_numpy(source))
+        copy_tensor(target, source if is_tensor(source) else sys.modules["torch"].from_numpy(source))
     else:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             np.copyto(target, np.asarray(source), casting="unsafe")
@@ -210,16 +211,20 @@ def copy(target: Any, source: Any) -> None:
 
 def apart(first: Any, second: Any) -> float:
     """The distance between two vectors of any dtypes, whatever their size; a piece at a time, in float64."""
-    total, step = 0.0, COMPARED_NUMBERS if on_host(first) else DEVICE_COMPARED_NUMBERS
-    for start in range(0, len(first), step):
-        here, there = (_in_float64(vector[start : start + step]) for vector in (first, second))
-        between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
-        peak = abs(between).max()
-        largest = float(peak)
-        if 0 < largest < math.inf:
-            between = between / peak  # by a number of Python's a GPU would multiply by 1/largest, maybe inf
-            largest *= math.sqrt(float(between @ between))
-        total = math.hypot(total, largest)
+    total = 0.0
+    step = chunking.COMPARED_NUMBERS if on_host(first) else chunking.DEVICE_COMPARED_NUMBERS
+    with single_threaded_blas(1):
+        for start in range(0, len(first), step):
+            here, there = (_in_float64(vector[start : start + step]) for vector in (first, second))
+            between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
+            peak = abs(between).max()
+            largest = float(peak)
+            if 0 < largest < math.inf:
+                between = (
+                    between / peak
+                )  # by a number of Python's a GPU would multiply by 1/largest, maybe inf
+                largest *= math.sqrt(float(between @ between))
+            total = math.hypot(total, largest)
     return 2 * total
 
 

@@ -105,6 +105,19 @@ def cast_vector(target: NDArray[Any], vector: Any) -> None:
         beside[start : start + TORCH_GRAIN].copy_(vector[start : start + TORCH_GRAIN].resolve_neg())
 
 
+def copy_tensor(target: Any, source: Any) -> None:
+    """Cast a tensor into another; in main memory without torch's threads, some lines at a time."""
+    size = target.numel()
+    if size <= TORCH_GRAIN or target.device.type != "cpu" or source.shape != target.shape:
+        target.copy_(source.resolve_neg())
+    elif lines := TORCH_GRAIN * len(target) // size:
+        for start in range(0, len(target), lines):
+            target[start : start + lines].copy_(source[start : start + lines].resolve_neg())
+    else:
+        for line, values in zip(target, source, strict=True):
+            copy_tensor(line, values)
+
+
 def cast_array(target: NDArray[Any], values: NDArray[Any]) -> None:
     """Cast an array into another of its shape; integers are the bits of bfloat16."""
     if values.dtype == np.float16 and target.dtype == np.float32 and values.size >= MIN_WIDENED_NUMBERS:
