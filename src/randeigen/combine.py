@@ -234,7 +234,7 @@ class WeightedSum:
         outs = [out[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
 
         def settle(at: tuple[Any, Any]) -> None:
-            part, here = as_host_array(at[0]), at[1]
+            part, here = at
             self._total(w, part, here)
             if not (math.isfinite(here.dot(here)) or np.isfinite(here).all()):  # squares may overflow
                 here[:] = self._carefully(part)
@@ -264,7 +264,7 @@ class WeightedSum:
         if out is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:
             out[:] = self._total_in_groups(w, part)
             return out
-        first = self.runs[0]
+        first, part = self.runs[0], as_host_array(part)
         total = w[first] @ part[first] if out is None else np.matmul(w[first], part[first], out=out)
         for run in self.runs[1:]:
             total += w[run] @ part[run]
@@ -275,7 +275,7 @@ class WeightedSum:
         for run in self.runs:
             for start in range(run.start, run.stop, MAX_SUMMED_ROWS):
                 some = slice(start, min(start + MAX_SUMMED_ROWS, run.stop))
-                total += w[some] @ part[some]
+                total += w[some] @ as_host_array(part[some])  # rows in many places: so many are copied
         return total
 
 

@@ -10,6 +10,7 @@ import pytest
 import randeigen
 from randeigen.backend.arrays import as_host_array
 from randeigen.backend.host_leaves import HostLeaves, cast_array, cast_vectors
+from randeigen.combine import MAX_SUMMED_ROWS, WeightedSum
 from randeigen.rows import as_rows, convert, record_rows
 
 N, SHAPES = 12, {"weight": (300, 70), "bias": (70,), "more": (4001,)}
@@ -183,3 +184,16 @@ def test_every_float16_becomes_the_float32_that_numpy_makes_of_it(finite):
     lines = every.reshape(4, -1)
     cast_vectors(target := np.empty(lines.shape, np.float32), list(lines))
     np.testing.assert_array_equal(target, lines.astype(np.float32))
+
+
+def test_a_sum_of_many_rows_copies_some_of_them_at_a_time(copied_in_parts, monkeypatch):
+    rows = np.random.default_rng(0).standard_normal((700, 3000)).astype(np.float32)
+    copies, copy = [], HostLeaves.numpy
+    monkeypatch.setattr(HostLeaves, "numpy", lambda leaves: copies.append(leaves.shape[0]) or copy(leaves))
+    weights, usable = np.random.default_rng(1).random(700), np.ones(700, bool)
+    blocks = [block for _, block in as_rows([{"a": row} for row in rows]).blocks()]
+    assert all(isinstance(block, HostLeaves) for block in blocks)
+    total = np.concatenate([WeightedSum(weights, usable)(block) for block in blocks])
+    assert copies
+    assert max(copies) <= MAX_SUMMED_ROWS
+    np.testing.assert_array_equal(total, WeightedSum(weights, usable)(rows))
