@@ -29,6 +29,7 @@ from randeigen.timed_rows import Dtype, Form, timed_rows
 CELLS: tuple[tuple[Form, Dtype, int, int], ...] = (
     ("matrix", "float32", 10, 2**18),
     ("matrix", "float32", 30, 2**18),
+    ("matrix", "float32", 64, 2**14),
     ("matrix", "float32", 100, 2**14),
     ("matrix", "float32", 100, 2**18),
     ("vectors", "float32", 50, 2**18),
