@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import copy
+from randeigen.backend.host_leaves import cast_array
 from randeigen.rows.formats.inflate import Inflater
 from randeigen.rows.formats.io import (
     Deflated,
@@ -157,9 +157,8 @@ class Reader:
             self._bytes(row, leaf, offset, start * out.itemsize, out.data.cast("B"))
             return
         values = self.stored(row, leaf, start, stop)
-        if code == "BF16":
-            values = (values.astype(np.uint32) << 16).view(np.float32)
-        copy(out, values)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
+            cast_array(out, values.view("<i2") if code == "BF16" else values)
 
     def fetch(self, rows: Iterable[int], slices: Sequence[LeafSlice], leaves: Sequence[int]) -> None:
         """Fetch these stretches of all objects behind URLs at once; files are read when they are needed."""
