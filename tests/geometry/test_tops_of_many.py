@@ -92,3 +92,17 @@ def test_a_matrix_has_one_top_however_many_there_are(n: int, monkeypatch: Any) -
     in_pieces = tops_of_covariances(matrices, start)
     for found, expected in zip(in_pieces, together, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * together.values.min())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, MAX_SQUARED_ROWS))
+def test_what_is_rounding_alone_is_bounded_by_its_own_size(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((5, n, n))
+    noise += noise.swapaxes(1, 2)
+    noise *= np.sign(np.einsum("pii->p", noise))[:, None, None]  # some eigenvalues are negative
+    tops = tops_of_covariances(noise, rng.standard_normal((8, n)))
+    values = np.linalg.eigvalsh(noise)
+    largest = abs(values).max(axis=1)
+    assert (tops.values + tops.allowances >= values[:, -1] * (1 - 1e-9)).all()
+    assert (tops.values + tops.allowances <= largest * 1.01).all()

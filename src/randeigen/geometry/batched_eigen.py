@@ -25,7 +25,7 @@ MAX_SQUARED_ROWS = 56  # rows up to which ten products of two matrices are faste
 # Squarings, and products of the power with a vector, after which the pairs that have converged are done.
 STAGES = ((6, 10), (10, 6), (20, 0))
 DEVICE_STAGES = ((12, 0), (20, 0))  # on a GPU a product costs less than a look at the pairs
-MAX_BETWEEN = 6  # squarings after which a power is brought back to trace 1: λ ≥ 1/n, so λ^64 is a number
+MAX_BETWEEN = 5  # squarings after which a power is brought back to trace 1: λ ≥ 1/n, so λ^32 is a number
 MIN_HALVED_ROWS = 32  # rows from which BLAS gains by making half of a symmetric product
 POLISHING_STEPS = 2  # products with the matrix itself, which take out the rounding of its powers
 MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance, of equal ones, squaring goes on
@@ -126,12 +126,14 @@ def _pairs(matrices: Numbers, power: Numbers, steps: int, logarithms: Numbers, e
     images = _images(matrices, vectors)
     values = _dots(vectors, images)
     residuals = _norms(images - values[:, None] * vectors)[:, 0]
-    most = _most(values - residuals, logarithms, exponent)
-    allowances = xp.maximum(most - values, residuals + ROUNDING * values)
+    another = _most_of_another(values - residuals, logarithms, exponent)
+    allowances = xp.maximum(another - values, residuals + ROUNDING * values)
+    most = xp.exp(logarithms + ROUNDING)  # whatever the residual: of rounding alone it is large
+    allowances = xp.clip(xp.minimum(allowances, most - values), 0, None)
     return Tops(values, vectors, allowances, residuals <= RELATIVE_RESIDUAL * values)
 
 
-def _most(least: Numbers, logarithms: Numbers, exponent: float) -> Numbers:
+def _most_of_another(least: Numbers, logarithms: Numbers, exponent: float) -> Numbers:
     """What the top eigenvalue is at most, if it is another than one that is no less than `least`."""
     xp, most = namespace(least), logarithms + ROUNDING
     shares = xp.exp(exponent * (xp.log(xp.clip(least, 1e-300, None)) - most))  # of the trace of the power
