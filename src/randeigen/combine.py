@@ -264,7 +264,7 @@ class WeightedSum:
         if out is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:
             out[:] = self._total_in_groups(w, part)
             return out
-        first, part = self.runs[0], as_host_array(part)
+        first, part = self.runs[0], as_host_array(part) if is_host_block(part) else part
         total = w[first] @ part[first] if out is None else np.matmul(w[first], part[first], out=out)
         for run in self.runs[1:]:
             total += w[run] @ part[run]
