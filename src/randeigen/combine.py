@@ -27,7 +27,7 @@ from randeigen.backend.arrays import (
     where_finite,
     working_size,
 )
-from randeigen.backend.chunking import is_host_block, narrower, parallel_map, parts, pieces
+from randeigen.backend.chunking import is_host_block, narrower, parallel_map, parts, pieces, weighted_columns
 from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_matrix, takes
 from randeigen.types import Answer, Block, Geometry, Mask, Progress, Rows, Weights
 
@@ -265,9 +265,9 @@ class WeightedSum:
             out[:] = self._total_in_groups(w, part)
             return out
         first, part = self.runs[0], as_host_array(part) if is_host_block(part) else part
-        total = w[first] @ part[first] if out is None else np.matmul(w[first], part[first], out=out)
+        total = weighted_columns(w[first], part[first], out)
         for run in self.runs[1:]:
-            total += w[run] @ part[run]
+            total += weighted_columns(w[run], part[run])
         return total
 
     def _total_in_groups(self, w: Any, part: Any) -> Any:
@@ -275,7 +275,7 @@ class WeightedSum:
         for run in self.runs:
             for start in range(run.start, run.stop, MAX_SUMMED_ROWS):
                 some = slice(start, min(start + MAX_SUMMED_ROWS, run.stop))
-                total += w[some] @ as_host_array(part[some])  # rows in many places: so many are copied
+                total += weighted_columns(w[some], as_host_array(part[some]))  # at most so many are copied
         return total
 
 

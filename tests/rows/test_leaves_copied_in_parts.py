@@ -9,6 +9,7 @@ import pytest
 
 import randeigen
 from randeigen.backend.arrays import as_host_array
+from randeigen.backend.chunking import weighted_columns
 from randeigen.backend.host_leaves import HostLeaves, cast_array, cast_vectors
 from randeigen.combine import MAX_SUMMED_ROWS, WeightedSum
 from randeigen.rows import as_rows, convert, record_rows
@@ -197,3 +198,19 @@ def test_a_sum_of_many_rows_copies_some_of_them_at_a_time(copied_in_parts, monke
     assert copies
     assert max(copies) <= MAX_SUMMED_ROWS
     np.testing.assert_array_equal(total, WeightedSum(weights, usable)(rows))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 2, 5, 7, 8, 50, 300])
+def test_a_column_of_the_sum_has_the_same_bits_wherever_it_lies(n: int, dtype: type[np.floating]) -> None:
+    rng = np.random.default_rng(n)
+    matrix, weights = rng.standard_normal((n, 1100)).astype(dtype), rng.random(n).astype(dtype)
+    whole = weighted_columns(weights, matrix)
+    np.testing.assert_allclose(whole, weights.astype(np.float64) @ matrix, rtol=0, atol=1e-4)
+    for start, width in [(0, 1), (3, 2), (5, 15), (8, 16), (9, 17), (1, 31), (2, 100), (7, 1001), (1099, 1)]:
+        some = matrix[:, start : start + width]
+        for part in (some, np.ascontiguousarray(some)):
+            np.testing.assert_array_equal(weighted_columns(weights, part), whole[start : start + width])
+            out = np.empty(width, dtype)
+            weighted_columns(weights, part, out)
+            np.testing.assert_array_equal(out, whole[start : start + width])

@@ -45,6 +45,7 @@ PART_NUMBERS = 2**20  # numbers that a thread takes at once
 COPIED_PART_NUMBERS = 2**21  # numbers of a part that the thread copies: Python's lock is taken for each row
 MIN_PART_COLUMNS = 2**12  # columns that it takes at least: an n×n Gram matrix comes of each part
 PART_MULTIPLE = 2**10  # columns of which a part has a multiple: those of one product
+ALIKE_COLUMNS = 16  # columns that BLAS adds up alike: those beyond a multiple it does in another way
 MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread has begun
 
 # Pieces.
@@ -221,6 +222,19 @@ def _which_core() -> Callable[[], int] | None:
 
 
 _core = _which_core()
+
+
+def weighted_columns(weights: Any, matrix: Any, out: Any = None) -> Any:
+    """weights @ matrix, where a column in main memory has the same bits wherever it lies."""
+    if not isinstance(matrix, np.ndarray) or not (rest := matrix.shape[1] % ALIKE_COLUMNS):
+        return weights @ matrix if out is None else np.matmul(weights, matrix, out=out)
+    total = np.empty(matrix.shape[1], matrix.dtype) if out is None else out
+    if rest < total.size:
+        np.matmul(weights, matrix[:, :-rest], out=total[:-rest])
+    last = np.zeros((len(matrix), ALIKE_COLUMNS), matrix.dtype)
+    last[:, :rest] = matrix[:, -rest:]
+    total[-rest:] = (weights @ last)[:rest]
+    return total
 
 
 class _Blas:
