@@ -251,9 +251,10 @@ class TestTheSearch:
         bias = np.linalg.norm(rule(np.vstack([self.honest, one.rows])) - self.honest.mean(axis=0))
         assert one.bias == pytest.approx(bias)
 
-    def test_a_larger_budget_finds_hardly_less_and_more_than_fixed_attacks(self) -> None:
-        found = [attacks.search(RandEigen(f=8), self.honest, 8, budget=b).bias for b in (80, 240)]
-        assert found[1] >= 0.9 * found[0]  # it starts elsewhere
+    def test_a_larger_budget_finds_no_less_and_more_than_fixed_attacks(self) -> None:
+        # Both are enough for all first guesses, of which a quarter of the budget is tried.
+        found = [attacks.search(RandEigen(f=8), self.honest, 8, budget=b).bias for b in (256, 400)]
+        assert found[1] >= found[0]
         mean, rng = self.honest.mean(axis=0), np.random.default_rng(0)
         for name in ("far", "alie", "ipm", "mimic", "sign-flip"):
             rows = np.vstack([self.honest, GRID_ATTACKS[name](self.honest, 8, rng)])

@@ -220,9 +220,7 @@ def apart(first: Any, second: Any) -> float:
             peak = abs(between).max()
             largest = float(peak)
             if 0 < largest < math.inf:
-                between = (
-                    between / peak
-                )  # by a number of Python's a GPU would multiply by 1/largest, maybe inf
+                between = between / peak  # a GPU would multiply by 1/largest, a number of Python's, maybe inf
                 largest *= math.sqrt(float(between @ between))
             total = math.hypot(total, largest)
     return 2 * total
