@@ -20,6 +20,7 @@ from randeigen.types import Array
 Points = NDArray[np.float32]  # (n, k)
 
 PARTS = 8  # parts of the points, the same on every machine: no bit depends on the cores
+MIN_SHARED_NUMBERS = 2**20  # numbers of points from which a product is shared among the cores
 MAX_RESIDUAL = 0.1  # of the eigenvalue, at which a round's direction is good enough
 MAX_BASIS = 40  # directions kept from round to round; beyond that only the best
 KEPT_DIRECTIONS = 16
@@ -30,24 +31,30 @@ UPPER_TOLERANCE = 0.1  # of the eigenvalue: how much too high an upper bound may
 MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 60  # steps
 ALLOWANCES = np.exp2(np.arange(-16.0, 10.0, 0.125))  # to choose from, relative to the eigenvalue
 ROUNDING = 2.0**-18  # of a link between Lanczos vectors, whose products are made in float32
-PRODUCT_MULTIPLICATIONS = 2**24  # of one product: points that are read twice are still in a cache
+PRODUCT_ROWS = 48  # points whose products with a few vectors are made in one call
+PRODUCT_MULTIPLICATIONS = 10**6  # of a product within the call: OpenBLAS copies nothing of smaller ones
+ALIGNED_COLUMNS = 16  # columns of which a product has a multiple
 
 
 def projections_on(points: Points, direction: Array) -> Array:
     """(n,) inner products of the points with a direction."""
     narrow = direction.astype(np.float32)
+    if points.size < MIN_SHARED_NUMBERS:
+        return np.asarray((points @ narrow).astype(np.float64))
     return np.concatenate(_map(lambda rows: points[rows] @ narrow, len(points))).astype(np.float64)
 
 
 def weighted_sum(points: Points, weights: Array) -> Array:
     """(k,) Σ wᵢ·yᵢ; the weights may be negative."""
     narrow = weights.astype(np.float32)
+    if points.size < MIN_SHARED_NUMBERS:
+        return np.asarray((narrow @ points).astype(np.float64))
     return _total(_map(lambda rows: narrow[rows] @ points[rows], len(points)))
 
 
-def _map(work: Any, n: int) -> list[Any]:
-    """`work` on PARTS slices of n points."""
-    step = -(-n // PARTS)
+def _map(work: Any, n: int, multiple: int = 1) -> list[Any]:
+    """`work` on PARTS slices of n points, each but the last of a multiple of so many."""
+    step = multiple * -(-n // (PARTS * multiple))
     return parallel_map(work, [slice(i, min(i + step, n)) for i in range(0, n, step)])
 
 
@@ -157,39 +164,52 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
 def _combined(points: Points, coefficients: Array, mean: Array) -> Array:
     """(p, k) combinations of the centred points."""
     narrow = np.ascontiguousarray(coefficients.T, np.float32)
-    total = _sums_of_products(points, len(narrow), lambda rows, some: narrow[:, rows])
+    total = _sums_of_products(points, len(narrow), lambda rows, cut: narrow[:, rows])
     return np.asarray(total - coefficients.sum(axis=0)[:, None] * mean)
 
 
 def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
     """(p, k) the weighted covariance times each of p vectors; the points are read once."""
-    narrow, weights = vectors.astype(np.float32), w.astype(np.float32)
+    narrow, weights = _Cut(vectors.astype(np.float32), len(vectors)), w.astype(np.float32)
     shift = (vectors @ mean).astype(np.float32)[:, None]
     shares = np.empty((len(vectors), len(w)), np.float32)
 
-    def centred(rows: slice, some: Points) -> Points:
-        np.matmul(narrow, some.T, out=shares[:, rows])
-        shares[:, rows] -= shift
-        shares[:, rows] *= weights[rows]
-        return shares[:, rows]
+    def centred(rows: slice, cut: _Cut) -> Points:
+        here = np.matmul(narrow.pieces, cut.pieces.transpose(0, 2, 1)).sum(axis=0)
+        here += narrow.rest @ cut.rest.T
+        here -= shift
+        here *= weights[rows]
+        shares[:, rows] = here
+        return np.asarray(here)
 
     total = _sums_of_products(points, len(vectors), centred)
     return np.asarray(total - shares.sum(axis=1, dtype=np.float64)[:, None] * mean)
 
 
-def _sums_of_products(points: Points, count: int, shares: Callable[[slice, Points], Points]) -> Array:
+class _Cut:
+    """Views of (r, k) numbers: pieces of their columns, as wide as suits a product, and the columns left."""
+
+    def __init__(self, numbers: Points, count: int) -> None:
+        r, k = numbers.shape
+        many = -(-count * PRODUCT_ROWS * k // PRODUCT_MULTIPLICATIONS)
+        width = k // many // ALIGNED_COLUMNS * ALIGNED_COLUMNS
+        self.pieces = numbers[:, : many * width].reshape(r, many, width).transpose(1, 0, 2)
+        self.rest = numbers[:, many * width :]
+
+
+def _sums_of_products(points: Points, count: int, shares: Callable[[slice, _Cut], Points]) -> Array:
     """(p, k) p sums over the points, each times its (p, r) shares; some at a time, which stay in a cache."""
-    k = points.shape[1]
-    step = max(1, PRODUCT_MULTIPLICATIONS // (count * k))
 
     def work(rows: slice) -> Points:
-        total, product = np.empty((2, count, k), np.float32)
-        for i in range(rows.start, rows.stop, step):
-            some = slice(i, min(i + step, rows.stop))
-            here = total if i == rows.start else product
-            np.matmul(shares(some, points[some]), points[some], out=here)
-            if here is product:
-                total += product
+        total, product = np.zeros((2, count, points.shape[1]), np.float32)
+        out = _Cut(product, count)
+        for i in range(rows.start, rows.stop, PRODUCT_ROWS):
+            some = slice(i, min(i + PRODUCT_ROWS, rows.stop))
+            cut = _Cut(points[some], count)
+            part = shares(some, cut)
+            np.matmul(part, cut.pieces, out=out.pieces)
+            np.matmul(part, cut.rest, out=out.rest)
+            np.add(total, product, out=total)
         return total
 
-    return _total(_map(work, len(points)))
+    return _total(_map(work, len(points), PRODUCT_ROWS))
