@@ -286,6 +286,27 @@ def test_units_grow_with_later_columns() -> None:
     np.testing.assert_allclose(sketched(rows).weights, sketched(plain).weights, atol=1e-3)
 
 
+@pytest.mark.parametrize("later", [1.0, 1e25, 1e-30, np.nan, np.inf])
+@pytest.mark.parametrize("whose", [slice(None), slice(3, 4)])
+def test_tiles_folded_together_have_the_bits_of_tiles_folded_one_by_one(later: float, whose: slice) -> None:
+    """Also where the unit changes between them, and where a row is found not to be finite."""
+    rows = np.random.default_rng(5).standard_normal((200, 3 * 2**14 + 100)).astype(np.float32)
+    rows[whose, 2**15 :] *= np.float32(later)
+    points = []
+    for together in (1, 2, 4):
+        sketch = FoldedSketch(7, rows.shape[1], WIDTH, 2048, 2**14)
+        accumulator = ManyRowsAccumulator(len(rows), 7, sketch)
+        step = together * sketch.tile
+        with np.errstate(all="ignore"):
+            for start in range(0, rows.shape[1], step):
+                columns = slice(start, min(start + step, rows.shape[1]))
+                accumulator.add(columns, rows[:, columns])
+        points.append((accumulator.check, accumulator.choice, accumulator.unusable, accumulator.exponent))
+    for other in points[1:]:
+        for one, two in zip(points[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
 def test_identical_rows_and_zero_rows_have_a_bound_of_rounding() -> None:
     for rows in (
         np.zeros((N, D), np.float32),

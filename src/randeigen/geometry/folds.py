@@ -28,6 +28,7 @@ from randeigen.geometry.projection import key_of, tile_generator
 from randeigen.types import Array
 
 Points = NDArray[np.float32]
+Plan = list[tuple[Points, Points, Points]]
 
 CHECK_FOLDS = 8
 CHUNK_COLUMNS = 128  # fewer than the numbers of any line
@@ -57,6 +58,7 @@ class Fold(NamedTuple):
 class Tile(NamedTuple):
     """The secret numbers of one tile."""
 
+    start: int  # its first column
     signs: NDArray[np.float32]  # (tile,) of its columns
     order: NDArray[np.intp]  # (chunks of a room,) which chunk is there; the one after the last is of zeros
     offsets: list[int]  # for each fold, how far into its first line the tile begins
@@ -69,9 +71,8 @@ class Room:
     def __init__(self, rows: int, chunks: int, padded: int, widths: tuple[int, int]) -> None:
         self.given = np.zeros((rows, chunks + 1, CHUNK_COLUMNS), np.float32)
         self.ordered = np.empty((rows, padded, CHUNK_COLUMNS), np.float32)
-        self.folded = [np.empty((rows, width), np.float32) for width in widths]
-        self.tile: Tile | None = None  # whose `lines` these are
-        self.lines: list[Points] = []
+        self.check, self.choice = (np.empty((rows, width), np.float32) for width in widths)
+        self.plans: dict[int, Plan] = {}  # by the first column of a tile: making views takes time
 
     def inside(self, rows: int) -> Points:
         """(rows, tile) what the numbers of a tile are written into."""
@@ -114,45 +115,35 @@ class FoldedSketch:
         ]
         zeros = np.full(self._around, self.chunks)
         order = np.concatenate((zeros, rng.permutation(self.chunks), zeros))
-        return Tile(_signs(rng, (self.tile,)), order, offsets, mixing)
+        return Tile(column, _signs(rng, (self.tile,)), order, offsets, mixing)
 
     def room(self, rows: int) -> Room:
         """Memory for one tile of so many rows."""
         padded = self.chunks + 2 * self._around
         return Room(rows, self.chunks, padded, (self.check_width if self.check else 0, self.choice_width))
 
-    def _lines(self, room: Room, tile: Tile) -> list[Points]:
-        """(rows, lines, numbers of a line) what is in order there, as every fold sees it."""
-        if room.tile is not tile:
-            starts = [self._around * CHUNK_COLUMNS - offset for offset in tile.offsets]
-            room.tile, flat = tile, room.ordered.reshape(len(room.ordered), -1)
-            room.lines = [
-                flat[:, start : start + mixing.size * fold.line].reshape(len(flat), -1, fold.line)
-                for fold, start, mixing in zip(self.folds, starts, tile.mixing, strict=True)
-            ]
-        return room.lines
+    def _plan(self, room: Room, tile: Tile) -> Plan:
+        """For each fold its signs, what is in order there in its lines, and where their sum is written."""
+        if tile.start not in room.plans:
+            flat, plan = room.ordered.reshape(len(room.ordered), -1), []
+            sums = [room.check] * len(self.check) + [room.choice] * len(self.choice)
+            for fold, offset, mixing, out in zip(self.folds, tile.offsets, tile.mixing, sums, strict=True):
+                first = self._around * CHUNK_COLUMNS - offset
+                lines = flat[:, first : first + mixing.size * fold.line]
+                plan.append((mixing, lines.reshape(len(flat), -1, fold.line), out[:, None, fold.columns]))
+            room.plans[tile.start] = plan
+        return room.plans[tile.start]
 
-    def add(
-        self, room: Room, tile: Tile, check: Points, choice: Points, first: bool = False
-    ) -> NDArray[np.bool_]:
-        """Add one tile of some rows, times its signs, to their points; whether each row is finite.
-
-        The first tile is written over whatever the points are.
-        """
-        n = len(choice)
-        np.take(room.given[:n], tile.order, axis=1, out=room.ordered[:n], mode="clip")
-        sums = [check, choice] if first else [folded[:n] for folded in room.folded]
-        outs = [sums[0]] * len(self.check) + [sums[1]] * len(self.choice)
-        for fold, out, mixing, lines in zip(
-            self.folds, outs, tile.mixing, self._lines(room, tile), strict=True
-        ):
-            np.matmul(mixing, lines[:n], out=out[:, None, fold.columns])
-        # A number that is not finite is in every fold.
-        finite = np.isfinite(outs[0][:, self.folds[0].columns].sum(axis=1))
-        for points, more in () if first else zip((check, choice), sums, strict=True):
-            if more.shape[1]:
-                np.add(points, more, out=points)
-        return np.asarray(finite)
+    def add(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool = False) -> None:
+        """Add one tile of some rows, times its signs, to their points; the first is written over them."""
+        np.take(room.given, tile.order, axis=1, out=room.ordered, mode="clip")
+        for mixing, lines, out in self._plan(room, tile):
+            np.matmul(mixing, lines, out=out)
+        for points, sums in ((check, room.check), (choice, room.choice))[not self.check :]:
+            if first:
+                points[...] = sums[: len(points)]
+            else:
+                np.add(points, sums[: len(points)], out=points)
 
 
 def meet_once(columns: int, width: int) -> bool:

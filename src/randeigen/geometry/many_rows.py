@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, median
 from randeigen.backend.chunking import parallel_map
-from randeigen.backend.host_leaves import HostLeaves
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import (
@@ -20,13 +20,12 @@ from randeigen.geometry.folds import (
     FoldedSketch,
     Points,
     Room,
-    Tile,
     columns_of_copied_tiles,
-    median_of_rows,
     width_of_single_meetings,
 )
 from randeigen.geometry.gram import Index
 from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
+from randeigen.geometry.tile_cuts import Cut, fill, median_row, norm
 from randeigen.types import Array, Block, Mask
 
 # Of the certificate of a round cloud, by the width of a sketch: where so wide a sketch is narrow beside the
@@ -41,10 +40,10 @@ MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
 FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
 NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
-MEDIAN_COLUMNS = 2**12  # columns whose median is taken at once
 PROBED_ROWS = 8  # secret rows on which the pivot is tried
 PART_ROWS = 16  # rows that a thread takes at once
-ROOM_NUMBERS = 2**19  # numbers that it holds at once: they stay in a cache
+ROOM_NUMBERS = 2**18  # numbers that it holds at once: they stay in a cache
+TILES_AT_ONCE = 8  # tiles of rows in main memory that are folded while a row's points are in a cache
 MAX_PLAIN_EXPONENT = 30  # norms within 2^±this of 1 are left as they are: float32 holds their squares
 FARTHEST_EXPONENT = 40  # rows 2^this times as far out as the median row are brought to that distance
 TINY = 1e-25  # sums of squares below this are made again in float64
@@ -79,19 +78,13 @@ def folding(n: int, d: int, seed: int, cheaper: bool, in_files: bool) -> ManyRow
     if cheaper and folded_cost(check, choice, d) >= n:
         return None
     widest = columns_of_copied_tiles(n) if in_files else MAX_TILE_COLUMNS
-    return ManyRowsAccumulator(n, seed, FoldedSketch(seed, d, check, choice, widest))
+    sketch = FoldedSketch(seed, d, check, choice, widest)
+    return ManyRowsAccumulator(n, seed, sketch, 1 if in_files else TILES_AT_ONCE)
 
 
 def folded_cost(check: int, choice: int, d: int) -> float:
     """Rows of d columns whose exact Gram matrix takes as long as both sketches and all products with them."""
     return FOLDING_COST + (CHECK_COST * check + CHOICE_COST * choice) / d
-
-
-class Scaled(NamedTuple):
-    """How a tile's numbers are brought into the range of float32, and from which pivot they are measured."""
-
-    scale: float  # 1 in the ordinary case
-    pivot: NDArray[Any] | None  # (b,) in the caller's numbers times the scale; None: the origin
 
 
 class ManyRowsAccumulator:
@@ -103,9 +96,9 @@ class ManyRowsAccumulator:
 
     copies_parts = True
 
-    def __init__(self, n: int, seed: int, sketch: FoldedSketch) -> None:
+    def __init__(self, n: int, seed: int, sketch: FoldedSketch, tiles_at_once: int = 1) -> None:
         self.n, self.seed, self.sketch = n, seed, sketch
-        self.block_multiple = sketch.tile
+        self.block_multiple = tiles_at_once * sketch.tile
         self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
         self.order = self.rng.permutation(n)
         self.check = np.empty((n + 1, self.sketch.check_width), np.float32)  # the origin is the last
@@ -119,41 +112,58 @@ class ManyRowsAccumulator:
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns, which begins where a tile does."""
-        for start in range(0, block.shape[1], self.sketch.tile):
-            part = block[:, start : start + self.sketch.tile]
-            self._add(part, self.sketch.tile_at(columns.start + start), columns.start + start)
+        width = self.sketch.tile
+        parts = [block[:, start : start + width] for start in range(0, block.shape[1], width)]
+        usable, cuts = np.flatnonzero(~self.unusable), list[Cut]()
+        for number, part in enumerate(parts):
+            probed = as_host_array(part[sampled(self.order, usable)[:PROBED_ROWS].tolist()])
+            if not self._fits(probed):  # the unit may change, for all that has been added
+                self._fold(cuts)
+                cuts = []
+                self._set_unit(part, usable)
+            self.has_unit = self.has_unit or bool(probed.any())
+            few = self.rng.permutation(usable)[: min(PIVOT_ROWS, usable.size - 1 + usable.size % 2)]
+            tile = self.sketch.tile_at(columns.start + number * width)
+            cuts.append(Cut(part, tile, 2.0**-self.exponent, probed, np.sort(few)))
+        self._fold(cuts)
 
-    def _add(self, part: Block, tile: Tile, start: int) -> None:
-        scaled, width = self._scaled(part), part.shape[1]
+    def _fold(self, cuts: Sequence[Cut]) -> None:
+        """Add some tiles. Of each row all are folded in turn: its points stay in a cache."""
+        if not cuts:
+            return
+        usable = np.flatnonzero(~self.unusable)
+        pivots = [self._pivot(cut, usable) for cut in cuts]
+        known, step = self.sketch.check, max(1, ROOM_NUMBERS // self.sketch.tile)
 
         def work(rows: slice) -> Mask:
-            finite = np.ones(rows.stop - rows.start, dtype=bool)
-            step = max(1, ROOM_NUMBERS // self.sketch.tile)
             room = self._memory(step)
             for i in range(rows.start, rows.stop, step):
                 some = slice(i, min(i + step, rows.stop))
-                here = room.inside(some.stop - i)
-                self._fill(here, part[some], scaled, tile)
-                before = slice(i - rows.start, some.stop - rows.start)
-                finite[before] = self.sketch.add(
-                    room, tile, self.check[some], self.choice[some], self.is_empty
-                )
-                if not self.sketch.check:
-                    self.check[some, start : start + width] = here[:, :width]
-            return finite
+                here, is_empty = room.inside(some.stop - i), self.is_empty
+                for cut, pivot in zip(cuts, pivots, strict=True):
+                    fill(here, cut.part[some], pivot, cut)
+                    self.sketch.add(room, cut.tile, self.check[some], self.choice[some], is_empty)
+                    is_empty = False
+                    if not known:
+                        self.check[some, cut.columns] = here[:, : cut.part.shape[1]]
+            return np.asarray(np.isfinite(self.choice[rows].sum(axis=1)))  # every number is in these sums
 
-        step = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
-        finite = np.concatenate(parallel_map(work, step))
+        slices = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
+        finite = np.concatenate(parallel_map(work, slices))
         self.is_empty = False
         for i in np.flatnonzero(~finite & ~self.unusable).tolist():
-            self.unusable[i] = not np.isfinite(as_host_array(part[i : i + 1])).all()
-        if scaled.pivot is not None:
-            room = self.sketch.room(1)
-            pivot = room.inside(1)[0, :width]
-            np.multiply(scaled.pivot, -tile.signs[:width], out=pivot, casting="same_kind")
-            self.sketch.add(room, tile, self.check[-1:], self.choice[-1:])
-            if not self.sketch.check:
-                self.check[-1, start : start + width] = pivot
+            self.unusable[i] = not all(np.isfinite(as_host_array(cut.part[i : i + 1])).all() for cut in cuts)
+        room = self.sketch.room(1)
+        for cut, pivot in zip(cuts, pivots, strict=True):
+            if pivot is None:
+                continue
+            here = room.inside(1)
+            here[:, cut.part.shape[1] :] = 0
+            origin = here[0, : cut.part.shape[1]]
+            np.multiply(pivot, -cut.tile.signs[: origin.size], out=origin, casting="same_kind")
+            self.sketch.add(room, cut.tile, self.check[-1:], self.choice[-1:])
+            if not known:
+                self.check[-1, cut.columns] = origin
 
     def _memory(self, rows: int) -> Room:
         """Each thread's own, kept: fresh memory costs as much as what is done in it."""
@@ -162,32 +172,11 @@ class ManyRowsAccumulator:
             self.memory[thread] = self.sketch.room(rows)
         return self.memory[thread]
 
-    def _fill(self, inside: Points, part: Block, scaled: Scaled, tile: Tile) -> None:
-        """Write some rows from their pivot, times the tile's signs."""
-        width = part.shape[1]
-        signs = tile.signs[:width]
-        inside[:, width:], inside = 0, inside[:, :width]
-        plain = scaled.scale == 1 and part.dtype == np.float32
-        if isinstance(part, HostLeaves):
-            part = part.copied_to(inside) if plain else part.numpy()
-        if not plain:
-            part = part * np.float64(scaled.scale)
-        if scaled.pivot is not None:
-            part = np.subtract(part, scaled.pivot, out=inside, casting="same_kind")
-        np.multiply(part, signs, out=inside, casting="same_kind")
-
-    def _scaled(self, part: Block) -> Scaled:
-        usable = np.flatnonzero(~self.unusable)
-        if usable.size == 0:
-            return Scaled(1.0, None)
-        probed = as_host_array(part[sampled(self.order, usable)[:PROBED_ROWS].tolist()])
+    def _fits(self, probed: NDArray[Any]) -> bool:
+        """Whether most rows are of a size that float32 holds as they are."""
         low, high = FLOAT32_RANGE
-        typical = median(np.nan_to_num(largest_magnitudes(probed), nan=0.0, posinf=math.inf))
-        if not (low <= typical <= high) or self.exponent:
-            self._set_unit(part, usable)
-        self.has_unit = self.has_unit or bool(probed.any())
-        scale = 2.0**-self.exponent
-        return Scaled(scale, self._pivot(part, usable, probed, scale))
+        sizes = np.nan_to_num(largest_magnitudes(probed), nan=0.0, posinf=math.inf)
+        return not len(probed) or (not self.exponent and low <= median(sizes) <= high)
 
     def _set_unit(self, part: Block, usable: Index) -> None:
         """A unit that suits most rows; it grows if later tiles hold larger numbers."""
@@ -205,13 +194,18 @@ class ManyRowsAccumulator:
             self.exponent = max(-1000, min(exponent, 1000))
         self.has_unit = True
 
-    def _pivot(self, part: Block, usable: Index, probed: NDArray[Any], scale: float) -> NDArray[Any] | None:
+    def _pivot(self, cut: Cut, usable: Index) -> NDArray[Any] | None:
         """The median of a few secret rows, of many if it is far from most; None if the origin is as near."""
-        few = np.sort(self.rng.choice(usable, min(PIVOT_ROWS, usable.size - 1 + usable.size % 2), False))
-        pivot, rows = _median(part, few, scale), probed if scale == 1 else probed * np.float64(scale)
-        away, plain = (np.sort([_size(x - y) for x in rows])[len(rows) // 2] for y in (pivot, 0))
+        if not usable.size:
+            return None
+        scale, part = cut.scale, cut.part
+        pivot, rows = (
+            median_row(part, cut.few, scale),
+            cut.probed if scale == 1 else cut.probed * np.float64(scale),
+        )
+        away, plain = (np.sort([norm(x - y) for x in rows])[len(rows) // 2] for y in (pivot, 0))
         if not away <= CORRUPT_PIVOT_RATIO * plain:
-            pivot = _median(part, sampled(self.order, usable), scale)
+            pivot = median_row(part, sampled(self.order, usable), scale)
         elif plain <= NEAR_ORIGIN_RATIO * away:
             return None
         return pivot if scale != 1 or part.dtype != np.float32 else pivot.astype(np.float32)
@@ -254,25 +248,6 @@ class ManyRowsAccumulator:
         common |= {"distortion": self.sketch.distortion, "check": check}
         points, origin = self.choice[:-1], self.choice[-1]
         return ManyRowsGeometry(points, origin, start=start, subspace=subspace_of(points, start), **common)
-
-
-def _median(part: Block, rows: Index, scale: float) -> NDArray[Any]:
-    """(b,) the median of an odd number of rows, 0 where that is not finite."""
-    some = part if isinstance(part, np.ndarray) else part[rows.tolist()].numpy()
-    lines = rows if some is part else np.arange(rows.size)
-    values = np.empty(part.shape[1], part.dtype if scale == 1 else np.float64)
-    for i in range(0, values.size, MEDIAN_COLUMNS):
-        columns = slice(i, i + MEDIAN_COLUMNS)
-        few = some[lines, columns]
-        values[columns] = median_of_rows(few if scale == 1 else few * np.float64(scale))
-    values[~np.isfinite(values)] = 0
-    return values
-
-
-def _size(vector: NDArray[Any]) -> float:
-    """The norm of a vector, in float64 where float32 cannot hold its square."""
-    square = float(vector @ vector)
-    return math.sqrt(square) if math.isfinite(square) else float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def _squared_norms(points: Points) -> Array:
