@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from randeigen.cli.app import app
 from randeigen.lab.paper.cells import EXPERIMENTS, Cell, chosen
 from randeigen.lab.paper.collect import Records
+from randeigen.lab.paper.figures import figure_3
 from randeigen.lab.paper.prose import prose_table
 from randeigen.lab.paper.record_text import write_record
 from randeigen.lab.paper.report import markdown_parts, sentences, write_report
@@ -90,7 +91,7 @@ def test_what_is_not_kept_is_said_in_words(results: Path) -> None:
     assert "1 of the 3" in said[0]
     assert any("mnist/mra/randeigen" in one and "success 50.0%" in one for one in said)
     assert any("mnist/tma/randeigen" in one and "-4.1 points" in one for one in said)
-    assert len(said) == 3
+    assert sum(one.startswith("Not kept") for one in said) == 2
 
 
 def test_the_longest_record_of_a_seed_counts(results: Path) -> None:
@@ -98,6 +99,28 @@ def test_the_longest_record_of_a_seed_counts(results: Path) -> None:
     found = Records(results).measured(cell("mnist/hidra/published"))
     assert found is not None
     assert (found.rounds, found.accuracy.mean) == (100, pytest.approx(90.0))
+
+
+def test_a_run_that_time_cut_short_is_named_and_its_line_says_how_long_it_is(results: Path) -> None:
+    paper = results / "paper"
+    assert "rounds" not in sentences(Records(results))[0]
+    for seed in (0, 1):  # of unlike lengths: the longer one is drawn
+        put(paper, cell("mnist/mpa@0.05/randeigen", "figure:3"), seed, 6 + seed, 0.6)
+    put(paper, cell("mnist/hidra@0.20/randeigen", "figure:3"), 0, 6, 0.6)  # the table has 100 rounds of it
+    put(paper, cell("mnist/mpa/randeigen"), 0, 40, 0.9)
+    for rule in ("none", "published"):
+        put(paper, cell(f"mnist/dba/{rule}"), 0, 15, 0.9)
+    records = Records(results)
+    assert "1 of them with fewer rounds than the paper's" in sentences(records)[0]
+    table, figure = sentences(records)[-2:]
+    assert table.endswith("rounds: mnist/dba 15, mnist/mpa 40, mnist/hidra/published 30.")
+    assert figure.endswith("rounds: mnist/mpa@0.05 7, mnist/mpa@0.20 40.")
+    drawn = figure_3(records)
+    assert "eps 0.05, 7 rounds" in drawn[4]
+    assert "eps 0.20, 40 rounds" in drawn[4]
+    assert ">eps 0.20<" in drawn[3]
+    write_report(results, results / "page.html")
+    assert "of these with fewer rounds" in (results / "page.html").read_text()
 
 
 def test_an_earlier_study_stands_in_where_a_cell_was_not_run(results: Path) -> None:

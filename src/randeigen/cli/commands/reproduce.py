@@ -142,4 +142,5 @@ def _run(
         checkpoint.unlink(missing_ok=True)
         success = "" if record.asr is None else f", attack success {100 * record.asr:.1f}%"
         line.keep(f"{label}: accuracy {100 * record.accuracy:.1f}%{success}, {record.made['seconds']:g} s")
-    print_line(f"{len(jobs)} records of {name} are in {out}; `randeigen report {out}` shows them.")
+    records = "1 record" if len(jobs) == 1 else f"{len(jobs)} records"
+    print_line(f"{records} of {name} in {out}; `randeigen report {out}` shows them.")

@@ -7,14 +7,14 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from randeigen.errors import BadFile
-from randeigen.lab.paper.cells import NONE_DBA, Cell, experiment
+from randeigen.lab.paper.cells import NONE_DBA, POISONS, Cell, experiment
 from randeigen.lab.paper.other_studies import Key, Run, other_runs
 from randeigen.lab.record_files import described
 from randeigen.lab.tidy import Interval, interval
@@ -72,13 +72,16 @@ class Records:
                     by_seed[run.seed] = run
         return tuple(by_seed[seed] for seed in sorted(by_seed))
 
+    def runs_of_line(self, cell: Cell) -> tuple[Run, ...]:
+        """What a figure draws: the cell's runs, or longer ones of the same federation in a table."""
+        return max(self.runs(cell), self.runs(in_table(cell)), key=most_rounds)
+
     def measured(self, cell: Cell) -> Measured | None:
         """The cell's numbers; None where it was not run."""
         runs = self.runs(cell)
         if not runs:
             return None
-        most = max(run.rounds for run in runs)
-        runs = tuple(run for run in runs if run.rounds == most)
+        runs = longest(runs)
         rates = [run.history[-1]["asr"] for run in runs]
         bases = [self._clean(cell, run) for run in runs]
         clean = [base[0] for base in bases if base]
@@ -163,7 +166,18 @@ def _read(path: Path, seed: int) -> Run | None:
         raise BadFile(f"{path} is not the record of a cell ({error}); delete it.") from error
 
 
-def share_run(records: Records, cells: Iterable[Cell]) -> tuple[int, int]:
-    """How many of these cells have a record, and how many there are."""
-    every = list(cells)
-    return sum(bool(records.runs(cell) or records.runs(in_table(cell))) for cell in every), len(every)
+def most_rounds(runs: Iterable[Run]) -> int:
+    """The rounds of the longest; 0 where there is none."""
+    return max((run.rounds for run in runs), default=0)
+
+
+def longest(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Those with the most rounds: seeds of unlike lengths are not averaged."""
+    return tuple(run for run in runs if run.rounds == most_rounds(runs))
+
+
+def cut_short(records: Records, cells: Iterable[Cell]) -> list[tuple[Cell, int]]:
+    """The cells that have fewer rounds than the paper's, with the rounds that they have."""
+    federations = [cell for cell in cells if cell.attack not in POISONS]
+    rounds = [(cell, most_rounds(records.runs_of_line(cell))) for cell in federations]
+    return [(cell, most) for cell, most in rounds if 0 < most < cell.config(0).rounds]

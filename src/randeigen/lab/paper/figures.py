@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from randeigen.lab.charts import Axis, Series, chart, histogram
-from randeigen.lab.paper.cells import EXPERIMENTS
-from randeigen.lab.paper.collect import Records, in_table
+from randeigen.lab.paper.cells import EXPERIMENTS, SENTENCE_ROUNDS
+from randeigen.lab.paper.collect import Records, longest
 from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import Run
 from randeigen.lab.tidy import interval
@@ -70,13 +70,13 @@ def figure_2(records: Records) -> list[str]:
 def figure_3(records: Records, name: str = "figure:3") -> list[str]:
     """Accuracy over the rounds under RandEigen, a panel for each data set and attack, a line for each eps."""
     figures, cells = [], EXPERIMENTS[name].cells
-    rounds = 20 if name == "figure:3-small" else 100
+    rounds = cells[0].config(0).rounds
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         for attack in PANELS_3:
             series = []
             for cell in (c for c in cells if c.dataset == dataset and c.attack == attack):
-                runs = records.runs(cell) or records.runs(in_table(cell))
-                series += [line(f"eps {cell.eps}", runs)] if runs else []
+                runs = records.runs_of_line(cell)
+                series += [line(f"eps {cell.eps}", runs, rounds)] if runs else []
             axes = (
                 Axis("round", low=0.0, high=float(rounds), whole=True),
                 Axis("accuracy", low=0.0, high=1.0, percent=True),
@@ -90,20 +90,23 @@ def figure_4(records: Records) -> list[str]:
     figures = []
     for attack in ("ep", "hidra"):
         cells = [cell for cell in EXPERIMENTS["figure:4"].cells if cell.attack == attack]
-        both = [(cell, records.runs(cell) or records.runs(in_table(cell))) for cell in cells]
-        series = [line(f"eps {cell.eps}", runs) for cell, runs in both if runs]
+        both = [(cell, records.runs_of_line(cell)) for cell in cells]
+        series = [line(f"eps {cell.eps}", runs, SENTENCE_ROUNDS) for cell, runs in both if runs]
         axes = (
-            Axis("round", low=0.0, high=20.0, whole=True),
+            Axis("round", low=0.0, high=float(SENTENCE_ROUNDS), whole=True),
             Axis("accuracy", low=0.0, high=1.0, percent=True),
         )
         figures.append(chart(f"sst2, {attack}", series, *axes))
     return figures
 
 
-def line(name: str, runs: Sequence[Run]) -> Series:
-    """Accuracy over the rounds, of the seeds that have the most, with a band over them."""
-    rounds = max(run.rounds for run in runs)
-    runs = [run for run in runs if run.rounds == rounds]
+def line(name: str, runs: Sequence[Run], full: int) -> Series:
+    """Accuracy over the rounds, of the seeds that have the most, with a band over them; the name says how
+    many rounds they are where they are fewer than `full`.
+    """
+    runs = longest(runs)
+    rounds = runs[0].rounds
+    name += f", {rounds} rounds" if rounds < full else ""
     points = [interval([run.history[t]["accuracy"] for run in runs]) for t in range(rounds)]
     halves = [point.half_width or 0.0 for point in points]
     return Series(

@@ -8,9 +8,9 @@ from pathlib import Path
 from randeigen.attacks import ATTACKS
 from randeigen.lab.html_page import HIDRA, SIGMA, listed
 from randeigen.lab.paper import figures, tables
-from randeigen.lab.paper.cells import EXPERIMENTS
+from randeigen.lab.paper.cells import EXPERIMENTS, ROUNDS, Cell
 from randeigen.lab.paper.choices import CHOICES
-from randeigen.lab.paper.collect import Records, share_run
+from randeigen.lab.paper.collect import Records, cut_short
 from randeigen.lab.paper.prose import prose_table
 from randeigen.lab.paper.tables import Grid
 from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
@@ -100,15 +100,18 @@ def _grids(grids: list[Grid]) -> str:
 def _summary(records: Records) -> str:
     lines = []
     for name, each in EXPERIMENTS.items():
-        done, total = share_run(records, each.cells)
-        lines.append([each.title, f"{done} of {total}", name])
-    listing = table(["experiment", "cells with a record", "name"], lines)
+        run = sum(bool(records.runs_of_line(cell)) for cell in each.cells)
+        short = len(cut_short(records, each.cells))
+        lines.append([each.title, f"{run} of {len(each.cells)}", str(short or ""), name])
+    listing = table(["experiment", "cells with a record", "of these with fewer rounds", "name"], lines)
     return paragraphs(*sentences(records), LEGEND) + listing
 
 
 def sentences(records: Records) -> list[str]:
-    """What the records come to: how many claims hold, and each that does not."""
-    return [summary(records), *(miss(one) for one in tables.claims(records) if not one.claim)]
+    """What the records come to: how many claims hold, each that does not, and which cells were cut short."""
+    misses = [miss(one) for one in tables.claims(records) if not one.claim]
+    short = [of_fewer_rounds(records, name) for name in ("table:images", "table:dfba", "figure:3")]
+    return [summary(records), *misses, *filter(None, short)]
 
 
 def summary(records: Records) -> str:
@@ -117,11 +120,32 @@ def summary(records: Records) -> str:
     confirmed = sum(bool(one.claim) for one in claims)
     if not claims:
         return "No line of the result tables has both the default and what it is compared with yet."
-    full_length = sum(one.measured.rounds >= 100 for one in claims)
+    short = len(cut_short(records, (one.measured.cell for one in claims)))
     return (
         f"The default keeps what the paper reports for RandEigen in {confirmed} of the {len(claims)} "
-        f"attacked and unattacked lines that were run; {full_length} of them at the paper's 100 rounds."
+        "attacked and unattacked lines that were run"
+        + (f", {short} of them with fewer rounds than the paper's." if short else ".")
     )
+
+
+def of_fewer_rounds(records: Records, name: str) -> str:
+    """The cells of an experiment that have fewer rounds than the paper's, in words; empty if there are none.
+
+    A line of a table whose cells all have the same number is named once.
+    """
+    cells = [cell for cell in EXPERIMENTS[name].cells if records.runs_of_line(cell)]
+    short, words = dict(cut_short(records, cells)), list[str]()
+    for line in dict.fromkeys(_line(cell) for cell in short):
+        rounds = [short.get(cell) for cell in cells if _line(cell) == line]
+        if None not in rounds and len(set(rounds)) == 1:
+            words.append(f"{line} {rounds[0]}")
+        else:
+            words += [f"{cell.name} {most}" for cell, most in short.items() if _line(cell) == line]
+    return f"{EXPERIMENTS[name].title}, fewer than {ROUNDS} rounds: {', '.join(words)}." if words else ""
+
+
+def _line(cell: Cell) -> str:
+    return cell.name.rpartition("/")[0]
 
 
 def miss(one: tables.Beside) -> str:
@@ -200,9 +224,7 @@ def markdown_parts(folder: Path) -> dict[str, str]:
         return "\n\n".join(tables.markdown(tables.without_links(grid)) for grid in grids)
 
     parts = {
-        "summary": "\n\n".join(
-            [summary(records), *(miss(one) for one in tables.claims(records) if not one.claim)]
-        ),
+        "summary": "\n\n".join(sentences(records)),
         "images": together(tables.federated_tables(records, "table:images", here)),
         "dfba": together(tables.federated_tables(records, "table:dfba", here)),
         "sst2": together(tables.federated_tables(records, "table:sst2", here)),
