@@ -3,6 +3,7 @@
     python -m studies.language pack .devdata/minilm
     python -m studies.language run --encoder .devdata/minilm --device cuda --minutes 7 --out cells.jsonl
     python -m studies.language collect cells.jsonl... --out results/language.json
+    python -m studies.language left                      # how many cells of each pass are not in the record
 
 `pack` makes a folder of 46 MB, MiniLM in half precision with SST-2 as its token ids: all that another machine
 needs. `run` trains the cells in order of importance; each finished one is a line of the file at once, so that
@@ -39,6 +40,7 @@ from randeigen.provenance import commit
 from studies.language_cells import CLIENTS, PASSES, ROUNDS, WORD_TABLE, Cell, plan
 
 VARIANCES_EVERY = 4  # rounds between measurements of the honest variances of an unattacked run
+RECORD = Path("results/language.json")
 REPEATS = 3  # of the last round's aggregation, to measure its time and memory
 
 
@@ -205,6 +207,12 @@ def collect(paths: list[Path], out: Path) -> None:
     print(f"{len(cells)} cells in {out}")
 
 
+def left(paths: list[Path]) -> dict[str, int]:
+    """How many cells of each pass these files do not have."""
+    done = {Cell(**one["cell"]) for path in paths for one in read(path) if is_whole(one)}
+    return {name: len(set(plan("minilm", [name], ROUNDS)) - done) for name in PASSES}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -227,7 +235,9 @@ def main() -> None:
     run.add_argument("--out", type=Path, required=True)
     gather = commands.add_parser("collect")
     gather.add_argument("cells", nargs="+", type=Path)
-    gather.add_argument("--out", type=Path, default=Path("results/language.json"))
+    gather.add_argument("--out", type=Path, default=RECORD)
+    missing = commands.add_parser("left")
+    missing.add_argument("--have", nargs="*", type=Path, default=[RECORD])
     options = parser.parse_args()
     if options.command == "pack":
         from randeigen.lab.sst2 import write_copy
@@ -235,6 +245,10 @@ def main() -> None:
         write_copy(options.encoder, options.folder)
     elif options.command == "run":
         run_cells(options)
+    elif options.command == "left":
+        counts = left(options.have)
+        print(*(f"{name}: {count}" for name, count in counts.items() if count), sep="\n")
+        print(f"{sum(counts.values())} cells are left")
     else:
         collect(options.cells, options.out)
 

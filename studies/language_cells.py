@@ -43,7 +43,11 @@ SETTINGS = {
     "own": (None, None),
 }
 # What must be shown first; `large`, for an encoder of 109 million, and `small` are asked for by name.
-PASSES = ("main", "adaptive", "eps", "seeds", "parts", "rules", "eps-rules", "long", "more-seeds", "eps-more")
+PASSES = (
+    *("main", "adaptive", "eps", "seeds", "parts", "rules", "eps-rules", "long", "more-seeds", "eps-more"),
+    *("grid", "grid-seeds"),
+)
+EPS = (0.2, 0.1, 0.05, 0.15)  # the fractions of attackers, the most important first
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,13 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
         return [replace(start, rule=rule, **more) for rule in rules]
 
     def of_each_eps(attacks: Sequence[str], rules: Sequence[str]) -> list[Cell]:
-        return [cell for eps in (0.1, 0.05, 0.15) for cell in at(eps, attacks, rules)]
+        return [cell for eps in EPS[1:] for cell in at(eps, attacks, rules)]
+
+    def grid(seeds: Sequence[int]) -> list[Cell]:
+        """Every rule, unattacked and under every attack at every fraction."""
+        rules = ("mean", *ours[:2], *filters)
+        calm = [cell for seed in seeds for cell in unattacked(rules, seed=seed)]
+        return calm + [cell for eps in EPS for seed in seeds for cell in at(eps, attacks, rules, seed=seed)]
 
     core = [*unattacked(("mean", "randeigen")), *at(0.2, attacks[:2], ("mean", *ours[:2]))]
     kinds: dict[str, list[Cell]] = {
@@ -140,6 +150,10 @@ def plan(encoder: str, passes: list[str], rounds: int) -> Iterator[Cell]:
     kinds["more-seeds"] = [
         replace(cell, seed=seed) for seed in (1, 2) for cell in kinds["main"] if cell not in core
     ]
+    planned = {cell for name in PASSES for cell in kinds.get(name, ())}
+    every = [*grid([0]), *unattacked(adaptive[:1])]
+    kinds["grid"] = [cell for cell in every if cell not in planned]
+    kinds["grid-seeds"] = [cell for cell in grid([1, 2]) if cell not in planned]
     small = replace(start, setting="own")
     kinds["small"] = [
         replace(small, attack=attack, rule=rule, eps=0.0 if attack == "none" else 0.2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from randeigen.lab.tasks import build
 from studies.documents import redrawn
-from studies.language import is_whole, play, read
+from studies.language import is_whole, left, play, read
 from studies.language_cells import ATTACKS, PASSES, RULES, Cell, plan
 from studies.language_page import PAGE, load, table, tables
 
@@ -30,6 +31,31 @@ def test_every_pass_has_cells_of_known_attacks_and_rules() -> None:
         assert {cell.rule for cell in cells} <= set(RULES)
         assert len(set(cells)) == len(cells)
     assert len(set(plan("minilm", list(PASSES), 20))) == len(list(plan("minilm", list(PASSES), 20)))
+
+
+def test_the_passes_hold_every_rule_under_every_attack_at_every_fraction_with_three_seeds() -> None:
+    planned = list(plan("minilm", list(PASSES), 20))
+    rules = ("mean", "filtering", "no-regret", "published", "randeigen", "randeigen-hybrid")
+    lines = [("none", 0.0)] + [
+        (attack, eps)
+        for attack in ("ep", "ep-boosted", "ep-blended", "hidra")
+        for eps in (0.05, 0.1, 0.15, 0.2)
+    ]
+    grid = {Cell(attack, rule, eps, seed) for attack, eps in lines for rule in rules for seed in range(3)}
+    assert grid <= set(planned)
+    assert set(plan("minilm", ["grid", "grid-seeds"], 20)) - grid == {Cell("none", "filtering-adaptive", 0.0)}
+    late = [cell.seed for cell in plan("minilm", ["grid", "grid-seeds"], 20)]
+    assert not any(late[: late.index(1)]), "seed 0 comes first"
+
+
+def test_what_is_left_of_the_plan_is_counted(tmp_path: Path) -> None:
+    every = left([tmp_path / "none.jsonl"])
+    cell = next(plan("minilm", ["grid"], 20))
+    record = {"cell": asdict(cell), "history": [{}] * 20}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record))
+    assert left([tmp_path / "a.jsonl"]) == {**every, "grid": every["grid"] - 1}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record | {"history": [{}] * 19}))
+    assert left([tmp_path / "a.jsonl"]) == every, "a cell that was cut short is not done"
 
 
 def test_a_cell_asks_for_the_boost_and_the_threshold_that_it_names() -> None:
