@@ -86,23 +86,27 @@ class Judge:
                     break
                 some = scaled if left.size == len(scaled) else scaled[left]
                 batch, sound = measured_pieces(some, rng, in_float64)
-                good = where_true(sound)
-                chosen = batch if len(good) == batch.p else batch.take(good)
-                judged = self.batch(chosen) if len(good) else None
-                can = can and (judged is not None or not len(good))
-                if judged:
-                    done.append((left[as_host(good)], judged))
-                    left = left[~as_host(sound)]
+                left, could = self._judge_sound(batch, sound, left, done)
+                can = can and could
             left = np.concatenate((left, np.flatnonzero(~fits)))
             if left.size and can and scaled.shape[1] >= MIN_BATCHED_ROWS:
                 some, beyond = self.shortened(pieces[left])
                 batch, sound = measured_pieces(some, rng, True)
-                batch, good = replace(batch, beyond=beyond), where_true(sound)
-                judged = self.batch(batch.take(good)) if len(good) else None
-                if judged:
-                    done.append((left[as_host(good)], judged))
-                    left = left[~as_host(sound)]
+                left, _ = self._judge_sound(replace(batch, beyond=beyond), sound, left, done)
         return done + [self._piece(pieces, numbers, k) for k in left.tolist()]
+
+    def _judge_sound(
+        self, batch: Any, sound: Flags, left: Index, done: list[tuple[Index, Judged]]
+    ) -> tuple[Index, bool]:
+        """Judge those that were measured well; which are left, and False if the rule judges none together."""
+        good = where_true(sound)
+        if not len(good):
+            return left, True
+        judged = self.batch(batch if len(good) == batch.p else batch.take(good))
+        if judged is None:
+            return left, False
+        done.append((left[as_host(good)], judged))
+        return left[~as_host(sound)], True
 
     def _piece(self, pieces: Any, numbers: Index, k: int) -> tuple[Index, Judged]:
         part = int(numbers[k])
