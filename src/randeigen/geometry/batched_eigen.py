@@ -77,7 +77,7 @@ def _by_squaring(matrices: Numbers) -> Tops:
     """Of matrices whose trace is 1."""
     xp = namespace(matrices)
     power, left, done, tops = matrices, None, 0, None
-    logarithms = xp.zeros_like(matrices[:, 0, 0])  # of the trace of the power, by its exponent
+    logarithms = xp.zeros_like(matrices[:, 0, 0])  # ln tr(A^N) / N
     for squarings, steps in STAGES if xp is np else DEVICE_STAGES:
         power, logarithms = _raised(power, logarithms, done, squarings)
         done = squarings
@@ -97,12 +97,15 @@ def _by_squaring(matrices: Numbers) -> Tops:
 
 
 def _raised(power: Numbers, logarithms: Numbers, done: int, squarings: int) -> tuple[Numbers, Numbers]:
-    """The powers after more squarings, of trace 1. Memory for thousands is taken twice, not every time."""
+    """The powers after more squarings, brought to trace 1, and ln tr(A^N) / N of what they were.
+
+    Memory for thousands is taken twice, not every time.
+    """
     xp = namespace(power)
     spare = xp.empty_like(power), xp.empty_like(power)
     by_half = xp is np and power.shape[1] >= MIN_HALVED_ROWS and not has_small_kernels()
     for squared in range(done + 1, squarings + 1):
-        other = power.swapaxes(1, 2) if by_half else power
+        other = power.swapaxes(1, 2) if by_half else power  # A·Aᵀ is a symmetric product to numpy
         power = xp.matmul(power, other, out=spare[squared % 2])
         if squared == squarings or (squared - done) % MAX_BETWEEN == 0:
             sizes = xp.einsum("pii->p", power)
@@ -112,7 +115,7 @@ def _raised(power: Numbers, logarithms: Numbers, done: int, squarings: int) -> t
 
 
 def _pairs(matrices: Numbers, power: Numbers, steps: int, logarithms: Numbers, exponent: float) -> Tops:
-    """The top pairs, from a high power of each matrix, whose trace was exp(logarithm)**exponent."""
+    """The top pairs, from A^N of each matrix, N the exponent; `logarithms` are ln tr(A^N) / N."""
     xp = namespace(matrices)
     # The column with the largest diagonal entry holds at least 1/sqrt(n) of the top eigenvector.
     columns = xp.argmax(xp.einsum("pii->pi", power), 1)
@@ -126,18 +129,19 @@ def _pairs(matrices: Numbers, power: Numbers, steps: int, logarithms: Numbers, e
     images = _images(matrices, vectors)
     values = _dots(vectors, images)
     residuals = _norms(images - values[:, None] * vectors)[:, 0]
-    another = _most_of_another(values - residuals, logarithms, exponent)
+    another = _bound_on_another(values - residuals, logarithms, exponent)
     allowances = xp.maximum(another - values, residuals + ROUNDING * values)
-    most = xp.exp(logarithms + ROUNDING)  # whatever the residual: of rounding alone it is large
-    allowances = xp.clip(xp.minimum(allowances, most - values), 0, None)
+    # The trace's own bound holds whatever the residual, which is large of matrices that are rounding alone.
+    of_trace = xp.exp(logarithms + ROUNDING)
+    allowances = xp.clip(xp.minimum(allowances, of_trace - values), 0, None)
     return Tops(values, vectors, allowances, residuals <= RELATIVE_RESIDUAL * values)
 
 
-def _most_of_another(least: Numbers, logarithms: Numbers, exponent: float) -> Numbers:
-    """What the top eigenvalue is at most, if it is another than one that is no less than `least`."""
-    xp, most = namespace(least), logarithms + ROUNDING
-    shares = xp.exp(exponent * (xp.log(xp.clip(least, 1e-300, None)) - most))  # of the trace of the power
-    return xp.exp(most + xp.log(xp.clip(1 - shares, 1e-300, None)) / exponent)
+def _bound_on_another(least: Numbers, logarithms: Numbers, exponent: float) -> Numbers:
+    """(tr(A^N) − least^N)^(1/N): no eigenvalue is larger but the one that is known to be `least` or more."""
+    xp, of_trace = namespace(least), logarithms + ROUNDING
+    shares = xp.exp(exponent * (xp.log(xp.clip(least, 1e-300, None)) - of_trace))  # least^N / tr(A^N)
+    return xp.exp(of_trace + xp.log(xp.clip(1 - shares, 1e-300, None)) / exponent)
 
 
 def _by_polynomials(matrices: Any, start: Any) -> Tops:
