@@ -264,8 +264,8 @@ class WeightedSum:
         if out is not None and part.dtype.itemsize == 4 and len(w) > MAX_SUMMED_ROWS:
             out[:] = self._total_in_groups(w, part)
             return out
-        first, part = self.runs[0], as_host_array(part) if is_host_block(part) else part
-        total = weighted_columns(w[first], part[first], out)
+        part = as_host_array(part) if is_host_block(part) else part
+        total = weighted_columns(w[self.runs[0]], part[self.runs[0]], out)
         for run in self.runs[1:]:
             total += weighted_columns(w[run], part[run])
         return total

@@ -78,7 +78,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     # A certificate needs more than a rule may; only one that goes by directions is content with these.
     by_directions = rule.statistic() is Statistic.DIRECTIONS
     want = Statistic.DIRECTIONS if by_directions else Statistic.GRAM
-    with single_threaded_blas(source.n):  # what is small is left to it, and its threads would wait for others
+    with single_threaded_blas(source.n):  # for small products its threads would wait for one another
         whole = source.measure(want, kind, seed, progress=options.progress)
     assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
     usable = _usable(source)

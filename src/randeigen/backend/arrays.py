@@ -220,7 +220,7 @@ def apart(first: Any, second: Any) -> float:
             peak = abs(between).max()
             largest = float(peak)
             if 0 < largest < math.inf:
-                between = between / peak  # a GPU would multiply by 1/largest, a number of Python's, maybe inf
+                between = between / peak  # not by `largest`: a GPU would multiply by 1/largest, maybe inf
                 largest *= math.sqrt(float(between @ between))
             total = math.hypot(total, largest)
     return 2 * total
@@ -247,8 +247,11 @@ def _in_float64(vector: Any) -> Any:
 
 
 def gather(target: Any, rows: Sequence[int], values: Sequence[Any]) -> None:
-    """Cast one vector into each of these rows of `target`, on a device."""
-    stacked = sys.modules["torch"].stack(list(values))  # a launch costs more than the copy: one for all rows
+    """Cast one vector into each of these rows of `target` on a device, where launches cost more than copies.
+
+    In main memory it is the other way round: `host_leaves.cast_vectors` joins short vectors alone.
+    """
+    stacked = sys.modules["torch"].stack(list(values))
     target[slice(None) if len(rows) == len(target) else list(rows)] = stacked.to(target.dtype)
 
 

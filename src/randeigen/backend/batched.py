@@ -130,8 +130,8 @@ def where_true(flags: Flags) -> Indices:
     return np.flatnonzero(flags) if isinstance(flags, np.ndarray) else flags.nonzero()[:, 0]
 
 
-def whole_zeros(line: Numbers) -> Indices:
-    """Zeros beside these numbers, which may become indices."""
+def integer_zeros(line: Numbers) -> Indices:
+    """As many zeros as these numbers, on their device, of the dtype of indices."""
     return np.zeros(line.shape, int) if isinstance(line, np.ndarray) else (line * 0).long()
 
 

@@ -71,9 +71,8 @@ def measure(
             accumulator.add(columns, block if in_parts else as_host_array(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
-        not_finite = accumulator.unusable.nonzero()[
-            0
-        ].tolist()  # in the finished geometry these rows are zero
+        # In the finished geometry these rows are zero.
+        not_finite = accumulator.unusable.nonzero()[0].tolist()
         geometry = accumulator.geometry()
     unusable = dict.fromkeys(not_finite, NOT_FINITE) | dict(rows.unusable)
     return geometry, dict(sorted(unusable.items()))

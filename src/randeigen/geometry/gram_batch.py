@@ -58,7 +58,7 @@ class GramBatch(CloudBatch):
 
     @cached_property
     def _squares(self) -> Numbers:
-        return namespace(self.gram).einsum("pii->pi", self.gram) * 1.0  # side by side
+        return namespace(self.gram).einsum("pii->pi", self.gram) * 1.0  # a copy, side by side
 
     def squared_norms_from_pivot(self) -> Numbers:
         return self._squares
@@ -141,7 +141,7 @@ class GramBatch(CloudBatch):
 
     @staticmethod
     def _to_mean(gram: Numbers, w: Numbers) -> Numbers:
-        """(p, n) what is twice taken from an inner product, once for each row, to see it from the mean."""
+        """(p, n) tᵢ = ⟨xᵢ, μ⟩ − ‖μ‖²/2, so that ⟨xᵢ − μ, xⱼ − μ⟩ = ⟨xᵢ, xⱼ⟩ − tᵢ − tⱼ."""
         to_mean = (gram @ w[:, :, None])[:, :, 0]
         return to_mean - (w * to_mean).sum(1)[:, None] / 2
 
@@ -243,7 +243,7 @@ def _products(shifted: Any) -> Numbers:
 
 
 def product_of_each(some: Any) -> Any:
-    """Of each with itself; of few rows in two halves, where BLAS has quick ways for small products alone."""
+    """Each times its own transpose; of few rows in two halves, where BLAS is quicker by small products."""
     half = some.shape[1] // 2
     if not isinstance(some, np.ndarray) or not 1 <= half <= PANEL_ROWS or not has_small_kernels():
         return some @ some.swapaxes(1, 2)

@@ -58,10 +58,9 @@ class Combining:
         self.weights[:] = default
         self.scales = np.full(partition.count, scale)
         self.bounds = np.full(partition.count, math.nan)  # of parts that keep the weights of the whole rows
-        self.stops: list[tuple[Index, tuple[str, ...]]] = []
-        self.gram = np.zeros(
-            (n, n)
-        )  # inner products over the parts of a hybrid that have weights of their own
+        self.ends: list[tuple[Index, tuple[str, ...]]] = []  # parts, and why the rule ended in each
+        # Inner products over the parts of a hybrid that have weights of their own.
+        self.gram = np.zeros((n, n))
         self._default, self._scale, self._unit = default, scale, unit
         self._rounding: list[float] = []
         self._to_mean: list[float] = []
@@ -73,7 +72,7 @@ class Combining:
         self.bounds[parts] = self.union.add(
             judged.weights, judged.variances, judged.influence, judged.rounding, widths, judged.scales
         )
-        self.stops.append((parts, judged.stops))
+        self.ends.append((parts, judged.stops))
         self._to_mean.append(_length(judged.to_mean))
         if judged.gram is not None:
             self.gram += judged.gram
@@ -262,7 +261,7 @@ def _rounding(numbers: Any, weights: Any, squares: Any) -> float:
 
 
 def _length(lengths: Array) -> float:
-    """Of what has these lengths along axes at right angles; their squares may overflow."""
+    """The length of a vector whose parts, at right angles, have these; their squares may overflow."""
     peak = float(lengths.max())
     return peak * math.sqrt(float(((lengths / peak) ** 2).sum())) if 0 < peak < math.inf else peak
 

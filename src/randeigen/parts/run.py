@@ -144,7 +144,7 @@ def run(rows: Rows, rule: Rule, partition: Partition, options: Options) -> Aggre
             combining.scales,
             bounds,
             own,
-            tuple(combining.stops),
+            tuple(combining.ends),
         ),
     )
 

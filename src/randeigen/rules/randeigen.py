@@ -37,7 +37,7 @@ RESTORED_FACTOR = (
 MANY_ROWS = 160
 PATIENT_AND_HURRIED_ROUNDS = (32, 16)
 PATIENT_AND_HURRIED_ROUNDS_OF_MANY = (8, 8)
-UNSEEDED = np.random.default_rng(0)  # for who draws nothing
+UNUSED_COINS = np.random.default_rng(0)  # for a rule that draws nothing
 MAX_REDRAWS = 8  # random removals tried until at least one row is left; after that their expectation
 
 
@@ -123,7 +123,7 @@ class RandEigen(Rule):
 def coins_for(rule: Rule, seed: int) -> np.random.Generator:
     """The random numbers of one call; a rule that draws none is spared the seeding, which takes a while."""
     draws = type(rule) is not RandEigen or rule.removal != "soft"
-    return np.random.default_rng([seed, Stream.RULE]) if draws else UNSEEDED
+    return np.random.default_rng([seed, Stream.RULE]) if draws else UNUSED_COINS
 
 
 def reference_verdict(decision: Decision, geometry: Geometry, f: int, rng: np.random.Generator) -> Verdict:

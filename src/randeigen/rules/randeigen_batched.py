@@ -17,9 +17,9 @@ from randeigen.backend.batched import (
     TopDirections,
     along,
     in_order,
+    integer_zeros,
     namespace,
     where_true,
-    whole_zeros,
 )
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.rules.randeigen import (
@@ -81,7 +81,7 @@ def _decided(batch: GeometryBatch, prior: Numbers, f: int, rounds_at_most: tuple
     total = batch.prior_weights.sum(1)
     floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f).heaviest * total, total / n)
     patient, hurried = rounds_at_most
-    stops = whole_zeros(total)
+    stops = integer_zeros(total)
     index, w, rounds = where_true(total > -1), prior, list[_Round]()
     tops = top = batch.top_directions(w)  # under the weights that each cloud ends with
     pace = total * 0
@@ -134,7 +134,7 @@ def _stops(hidden: Numbers, w: Numbers, top: TopDirections, share: Numbers, room
 
     `hidden` is how much of a variance rounding can hide.
     """
-    code = whole_zeros(room)
+    code = integer_zeros(room)
     if f == 0:
         return code + 1
     met = (
