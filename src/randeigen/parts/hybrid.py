@@ -66,18 +66,17 @@ class HybridJudge:
         most = self.deviation_in_runs.get(run, self.deviation) * math.sqrt(pieces.shape[2])
         with np.errstate(all="ignore"):
             large = self._large_ones(self.inner.in_unit(pieces)[0], most)
-            step = max(
-                DEVICE_GRAM_NUMBERS // numbers_of_cloud(*pieces.shape[1:]), 1
-            )  # on a host fewer come together anyway
+            # On a host fewer come together anyway.
+            step = max(DEVICE_GRAM_NUMBERS // numbers_of_cloud(*pieces.shape[1:]), 1)
             groups = [large[start : start + step] for start in range(0, large.size, step)]
             return [
                 (group[index], each)
                 for group in groups
-                for index, each in self._large(pieces[beside(group, pieces)], numbers[group], most)
+                for index, each in self._judged(pieces[beside(group, pieces)], numbers[group], most)
             ]
 
     def _large_ones(self, pieces: Any, most: float) -> Index:
-        """Of which (p, n, w) pieces the variance along all directions together may be above most²."""
+        """Which (p, n, w) pieces may have a variance above most², by bounds that cost little first."""
         left = np.arange(len(pieces))
         if isinstance(pieces, np.ndarray) and pieces.dtype.itemsize >= 4 and 1e-15 < most < 1e15:
             left = left[~(self._squares(pieces) <= most * most)]
@@ -126,7 +125,8 @@ class HybridJudge:
         distances = as_float64(stacked(squares))
         return np.asarray(as_host(distances @ beside(self.inner.prior[live], distances)))
 
-    def _large(self, pieces: Any, numbers: Index, most: float) -> list[tuple[Index, Judged]]:
+    def _judged(self, pieces: Any, numbers: Index, most: float) -> list[tuple[Index, Judged]]:
+        """Those of few pieces that stand out, measured exactly and judged."""
         rng = np.random.default_rng([self.inner.seed, Stream.PARTS, int(numbers[0])])
 
         def alone(k: int) -> GramGeometry:

@@ -82,7 +82,7 @@ def _decided(batch: GeometryBatch, prior: Numbers, f: int, rounds_at_most: tuple
     floor = xp.maximum(total - 2 * held_by_heaviest(batch.prior_weights, f).heaviest * total, total / n)
     patient, hurried = rounds_at_most
     stops = integer_zeros(total)
-    index, w, rounds = where_true(total > -1), prior, list[_Round]()
+    index, w, rounds = where_true(total > -1), prior, list[_Round]()  # all of them
     tops = top = batch.top_directions(w)  # under the weights that each cloud ends with
     pace = total * 0
     for past in range(patient + hurried + 1):
