@@ -32,6 +32,7 @@ from randeigen.types import Array, Block, Mask
 # rows; at most; and at most where less is lost in folds.
 MIN_WIDENING, MAX_WIDENING, MAX_WIDENING_OF_SINGLE_MEETINGS = 1.2, 1.27, 1.31
 NARROW_SKETCH = 64  # so narrow beside the rows
+WIDER_FOR_SINGLE_MEETINGS = 1.25  # so much wider a sketch is made if less is lost in its folds then
 MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
@@ -41,7 +42,7 @@ FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
 NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
 PROBED_ROWS = 8  # secret rows on which the pivot is tried
-PART_ROWS = 16  # rows that a thread takes at once
+PART_ROWS = 8  # rows that a thread takes at once
 ROOM_NUMBERS = 2**18  # numbers that it holds at once: they stay in a cache
 TILES_AT_ONCE = 8  # tiles of rows in main memory that are folded while a row's points are in a cache
 MAX_PLAIN_EXPONENT = 30  # norms within 2^±this of 1 are left as they are: float32 holds their squares
@@ -53,8 +54,11 @@ ROUNDING = 2.0**-21  # of an inner product in float32, relative to the two rows'
 def folded_widths(n: int, d: int) -> tuple[int, int]:
     """Columns of the sketch that certificates are measured on, and of that on which weights are chosen."""
     wide, least = (_width(n, d, widening) for widening in (MIN_WIDENING, MAX_WIDENING))
-    single = max(_width(n, d, MAX_WIDENING_OF_SINGLE_MEETINGS), MIN_WIDTH, width_of_single_meetings(d))
+    meeting_once = width_of_single_meetings(d)
+    single = max(_width(n, d, MAX_WIDENING_OF_SINGLE_MEETINGS), MIN_WIDTH, meeting_once)
     check = max(min(single, least), min(wide, d // NARROW_SKETCH), MIN_WIDTH)
+    if meeting_once <= WIDER_FOR_SINGLE_MEETINGS * check:
+        check = max(check, meeting_once)
     return check, max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
 
 
@@ -199,11 +203,13 @@ class ManyRowsAccumulator:
         if not usable.size:
             return None
         scale, part = cut.scale, cut.part
-        pivot, rows = (
-            median_row(part, cut.few, scale),
-            cut.probed if scale == 1 else cut.probed * np.float64(scale),
-        )
-        away, plain = (np.sort([norm(x - y) for x in rows])[len(rows) // 2] for y in (pivot, 0))
+        rows = cut.probed if scale == 1 else cut.probed * np.float64(scale)
+        half, plain = len(rows) // 2, _middle([norm(x) for x in rows])
+        apart = min((norm(x - y) for x, y in zip(rows[:half], rows[half:], strict=False)), default=0.0)
+        if plain <= NEAR_ORIGIN_RATIO * apart / math.sqrt(2):  # any two are as far from one another
+            return None
+        pivot = median_row(part, cut.few, scale)
+        away = _middle([norm(x - pivot) for x in rows])
         if not away <= CORRUPT_PIVOT_RATIO * plain:
             pivot = median_row(part, sampled(self.order, usable), scale)
         elif plain <= NEAR_ORIGIN_RATIO * away:
@@ -248,6 +254,10 @@ class ManyRowsAccumulator:
         common |= {"distortion": self.sketch.distortion, "check": check}
         points, origin = self.choice[:-1], self.choice[-1]
         return ManyRowsGeometry(points, origin, start=start, subspace=subspace_of(points, start), **common)
+
+
+def _middle(sizes: list[float]) -> float:
+    return float(np.sort(sizes)[len(sizes) // 2])
 
 
 def _squared_norms(points: Points) -> Array:
