@@ -60,6 +60,19 @@ def test_a_cell_is_run_once_and_its_record_says_how_to_run_it_again(tmp_path: Pa
     assert not list(tmp_path.rglob("*.npz"))
 
 
+def test_a_figure_trains_no_federation_that_a_table_has(tmp_path: Path) -> None:
+    """Figure 3 at eps 0 is five times the unattacked federation, and at 0.20 the table's."""
+    cells = ("--cell", "digits/*a@0/randeigen", "--cell", "digits/tma@0.20/randeigen")
+    told = reproduce("figure:3-small", *cells, "--seed", "1", "--rounds", "1", "--out", str(tmp_path))
+    assert told.exit_code == 0, told.output
+    names = sorted(path.name for path in (tmp_path / "table-small").glob("*.json"))
+    assert names == [
+        "digits-none-randeigen-eps0-rounds1-seed1.json",
+        "digits-tma-randeigen-eps0.2-rounds1-seed1.json",
+    ]
+    assert not (tmp_path / "figure-3-small").exists()
+
+
 def test_a_measurement_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = measurements.Measurement("quick", lambda device, say: {"made": {"seconds": 0.1}, "checks": []})
     monkeypatch.setitem(measurements.MEASUREMENTS, "theorems", quick)

@@ -117,14 +117,14 @@ def _run(
 ) -> None:
     import json
 
-    from randeigen.lab.paper.cells import chosen
+    from randeigen.lab.paper.cells import chosen, trained_as
     from randeigen.lab.paper.record_text import write_record
     from randeigen.lab.paper.training import Job, run_job
 
     cells = chosen(name, patterns)
     if rounds is not None and name == "table:centralized":
         raise UsageError(f"{name} is no federation and has no rounds; leave --rounds out.")
-    jobs = [Job(cell, seed, rounds) for seed in seeds for cell in cells]
+    jobs = list(dict.fromkeys(Job(trained_as(cell), seed, rounds) for seed in seeds for cell in cells))
     for done, job in enumerate(jobs, 1):
         path, label = job.path(out), f"{done}/{len(jobs)} {job.cell.name} seed {job.seed}"
         if path.exists():

@@ -7,7 +7,7 @@ paper does not say how, the choice and its reason are in `choices.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from randeigen.errors import BadParameter
@@ -222,3 +222,20 @@ def chosen(name: str, patterns: Sequence[str] = ()) -> list[Cell]:
                 f"(`randeigen reproduce --list {name}` lists them all)."
             )
     return [cell for cell in cells if not patterns or any(fnmatchcase(cell.name, p) for p in patterns)]
+
+
+def in_table(cell: Cell) -> Cell:
+    """The cell of a table that is the same federation as this one of Figure 3 or 4, at eps 0 and 0.20."""
+    if not cell.experiment.startswith("figure:") or cell.eps not in ("0", "0.20"):
+        return cell
+    table = {SMALL: "table:small", SENTENCES: "table:sst2"}.get(cell.dataset, "table:images")
+    if cell.eps == "0.20":
+        return replace(cell, experiment=table, eps=MAIN)
+    own_model = cell.attack == "dba" and cell.dataset != SMALL
+    return replace(cell, experiment=table, attack=NONE_DBA if own_model else "none")
+
+
+def trained_as(cell: Cell) -> Cell:
+    """The cell whose record serves this one: a table's where that has the same federation."""
+    same = in_table(cell)
+    return same if same in experiment(same.experiment).cells else cell

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from randeigen.errors import BadFile
-from randeigen.lab.paper.cells import NONE_DBA, POISONS, Cell, experiment
+from randeigen.lab.paper.cells import NONE_DBA, POISONS, Cell, experiment, in_table
 from randeigen.lab.paper.other_studies import Key, Run, other_runs
 from randeigen.lab.record_files import described
 from randeigen.lab.tidy import Interval, interval
@@ -140,17 +140,6 @@ def _rate(unattacked: Run, attack: str, rounds: int) -> float | None:
 
 def _accuracy(run: Run) -> tuple[float, None]:
     return 100 * run.history[-1]["accuracy"], None
-
-
-def in_table(cell: Cell) -> Cell:
-    """The cell of a table that is the same federation as this one of Figure 3 or 4, at eps 0 and 0.20."""
-    if not cell.experiment.startswith("figure:") or cell.eps not in ("0", "0.20"):
-        return cell
-    table = {"digits": "table:small", "sst2": "table:sst2"}.get(cell.dataset, "table:images")
-    if cell.eps == "0.20":
-        return replace(cell, experiment=table, eps="0.2")
-    own_model = cell.attack == "dba" and cell.dataset != "digits"
-    return replace(cell, experiment=table, attack=NONE_DBA if own_model else "none")
 
 
 def _key(cell: Cell) -> Key:
