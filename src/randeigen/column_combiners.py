@@ -72,10 +72,13 @@ def merge_columns(
     copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
     with np.errstate(all="ignore"):
         for columns, block in host_blocks(rows):
-            as_it_lies = (usable.all() and is_matrix(block)) or _is_on_gpu(combiner, block)
+            on_gpu = _is_on_gpu(combiner, block)
+            as_it_lies = on_gpu or (usable.all() and is_matrix(block))
             for part, narrow in narrower(columns, block, MAX_BLOCK_COLUMNS if as_it_lies else copied):
-                if fused := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured):
-                    cast_error = math.hypot(cast_error, answer.write(part, fused.answer))
+                out = answer.memory_for(part, narrow) if on_gpu else None
+                if fused := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured, out):
+                    cast = fused.cast_error if fused.answer is None else answer.write(part, fused.answer)
+                    cast_error = math.hypot(cast_error, cast)
                     distance = math.hypot(distance, fused.from_sum)
                     if to_mean:
                         to_mean.add_known(fused.from_mean)
@@ -103,7 +106,7 @@ def _is_on_gpu(combiner: Combiner, block: Block) -> bool:
 
 
 def _in_registers(
-    combiner: Combiner, block: Block, alive: list[int], weighted_sum: WeightedSum, unmeasured: bool
+    combiner: Combiner, block: Block, alive: list[int], weighted_sum: WeightedSum, unmeasured: bool, out: Any
 ) -> MergedColumns | None:
     """The answer of a GPU's kernel, which sums up in float32 on the way; None if that will not do."""
     if not _is_on_gpu(combiner, block) or weighted_sum.in_float64(block):
@@ -111,7 +114,7 @@ def _in_registers(
     if unmeasured and block.dtype.itemsize == 8:  # all of its numbers must be seen
         return None
     assert isinstance(combiner, InRegisters)
-    return combiner.in_registers(block, alive, weighted_sum.weights)
+    return combiner.in_registers(block, alive, weighted_sum.weights, out)
 
 
 def _merged_small(combiner: Combiner, columns: slice, block: Block) -> Any:

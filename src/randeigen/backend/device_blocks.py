@@ -166,14 +166,20 @@ class Leaves:
 class MergedColumns(NamedTuple):
     """An answer made column by column, and how far it is from two means of the rows."""
 
-    answer: Any  # (b,)
+    answer: Any  # (b,); None if it has been written where it belongs
     from_sum: float  # Σ wᵢ xᵢ
     from_mean: float  # the plain mean
+    cast_error: float  # how far the dtype of the place where it was written has moved it
 
 
 @runtime_checkable
 class InRegisters(Protocol):
     """A combiner that a GPU can run on rows where they lie, each column in registers."""
 
-    def in_registers(self, block: Block, usable: Sequence[int], weights: Array) -> MergedColumns | None:
-        """The answer for a block of all rows, `weights` being theirs; None where that cannot be done."""
+    def in_registers(
+        self, block: Block, usable: Sequence[int], weights: Array, out: Any
+    ) -> MergedColumns | None:
+        """The answer for a block of all rows, `weights` being theirs; None where that cannot be done.
+
+        It is written to `out` if that is given: memory for it, or for a block of leaves a list.
+        """

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from randeigen.backend.arrays import joined
 from randeigen.backend.chunking import (
     DEVICE_STRIP_NUMBERS,
     MIN_STRIP_COLUMNS,
@@ -20,7 +21,7 @@ from randeigen.backend.chunking import (
     STRIPS_PER_THREAD,
     parallel_map,
 )
-from randeigen.backend.device_blocks import MergedColumns, takes
+from randeigen.backend.device_blocks import MergedColumns, empty_leaves, takes
 from randeigen.types import Array, Block
 
 Sorted = Any  # (s, n) array or tensor, each line a column in ascending order; may be written to
@@ -39,22 +40,25 @@ class SortedColumns:
     def __call__(self, columns: slice, block: Block) -> Any:
         return (_on_host if isinstance(block, np.ndarray) else _on_device)(block, self.answer, self.rows)
 
-    def in_registers(self, block: Block, usable: Sequence[int], weights: Array) -> MergedColumns | None:
+    def in_registers(
+        self, block: Block, usable: Sequence[int], weights: Array, out: Any
+    ) -> MergedColumns | None:
         """By the kernel, if there is one; None where sums overflow."""
         rows = list(usable) if self.rows is None else [usable[i] for i in self.rows]
         if self.kind is None or not takes(block):
             return None
-        from randeigen.backend.cuda.columns import MAX_ROWS, merged_columns
+        from randeigen.backend.cuda.columns import MAX_ROWS, merge_columns_into
 
         if len(rows) > MAX_ROWS:
             return None
         counted = np.full(weights.size, np.nan)
         counted[usable] = weights[usable]
-        answer, events = merged_columns(block, self.kind, self.f, rows, counted)
-        overflowed, from_sum, from_mean = events.tolist()
-        if overflowed or not math.isfinite(from_sum + from_mean):
+        answers = empty_leaves(block, False) if out is None else out if isinstance(out, list) else [out]
+        events = merge_columns_into(answers, block, self.kind, self.f, rows, counted)
+        overflowed, *squares = events.tolist()
+        if overflowed or not math.isfinite(sum(squares)):
             return None
-        return MergedColumns(answer, math.sqrt(from_sum), math.sqrt(from_mean))
+        return MergedColumns(joined(answers) if out is None else None, *map(math.sqrt, squares))
 
 
 def median(lines: Sorted) -> Any:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +44,8 @@ def shape_for(n: int, network: bool) -> Shape:
     return Shape(lines, 32, lines // 64, 16)
 
 
-def merged_columns(
+def merge_columns_into(
+    answers: Sequence[Any],
     block: Any,
     kind: str,
     f: int,
@@ -53,11 +53,12 @@ def merged_columns(
     weights: Array,
     shape: Shape | None = None,
     network: bool | None = None,
-) -> tuple[Any, Any]:
-    """(d,) what `kind` makes of each column of the chosen rows; and (3,) on the device: what must be known.
+) -> Any:
+    """answers[k] ← what `kind` makes of each column of leaf k of the chosen rows; and what must be known.
 
-    That is how many answers are not finite, and the squared distances from Σ wᵢ xᵢ and from the plain mean,
-    over all rows whose weight is not NaN.
+    That is (4,) on the device: how many answers are not finite; the squared distances from Σ wᵢ xᵢ and from
+    the plain mean, over all rows whose weight is not NaN; and that by which the cast to the answers' dtype
+    has moved them.
     """
     import torch
 
@@ -69,47 +70,48 @@ def merged_columns(
     lengths = lengths_of(block)
     steps = steps_of(block.device, lengths, shape.columns)
     programs = min(processors(block.device) * shape.programs, steps.total)
-    answer = torch.empty(block.shape[1], dtype=torch.float64 if wide else torch.float32, device=block.device)
-    events = torch.empty((programs, 3), dtype=torch.float64, device=block.device)
+    events = torch.empty((programs, 4), dtype=torch.float64, device=block.device)
     even = np.zeros(len(order) + len(order) % 2, np.float64 if wide else np.float32)
     even[: len(order)] = weights[order]
-    their_weights, starts, offsets = on_device(
+    their_weights, starts, outputs = on_device(
         block.device,
         even,
         addresses(block)[:, order],
-        np.array([0, *accumulate(lengths[:-1])]),
+        np.array([answer.data_ptr() for answer in answers]),
     )
     columns = Launch(
         _columns_kernel, (programs,), block.device,
-        {"DTYPE": triton_dtype(block.dtype), "FLOAT": tl.float64 if wide else tl.float32,
-         "INT": tl.int64 if wide else tl.int32, "BITS": 64 if wide else 32,
-         "LOW": LOWEST_BIT[str(block.dtype).removeprefix("torch.")], "KIND": KINDS.index(kind),
+        {"DTYPE": triton_dtype(block.dtype), "OUT": triton_dtype(answers[0].dtype),
+         "FLOAT": tl.float64 if wide else tl.float32, "INT": tl.int64 if wide else tl.int32,
+         "BITS": 64 if wide else 32, "LOW": LOWEST_BIT[str(block.dtype).removeprefix("torch.")],
+         "KIND": KINDS.index(kind),
          "NETWORK": network, "LINES": shape.lines, "COLUMNS": shape.columns},
         num_warps=shape.warps,
     )  # fmt: skip
     columns(
-        their_weights, starts, steps.lengths, steps.before, offsets, answer, events,
+        their_weights, starts, steps.lengths, steps.before, outputs, events,
         steps.leaves, len(order), n, f,
     )  # fmt: skip
-    return answer, events.sum(0)
+    return events.sum(0)
 
 
 @jit(do_not_specialize=["leaves", "m", "n", "f"])
 def _columns_kernel(
-    weights, pointers, lengths, steps_before, offsets, answers, events, leaves, m, n, f,
-    DTYPE: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr,
-    KIND: tl.constexpr, NETWORK: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    weights, pointers, lengths, steps_before, outputs, events, leaves, m, n, f,
+    DTYPE: tl.constexpr, OUT: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr,
+    LOW: tl.constexpr, KIND: tl.constexpr, NETWORK: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
     overflowed = tl.zeros((COLUMNS,), tl.int32)
     from_sum = tl.zeros((COLUMNS,), tl.float64)
     from_mean = tl.zeros((COLUMNS,), tl.float64)
+    rounding = tl.zeros((COLUMNS,), tl.float64)
     line = tl.arange(0, triton.next_power_of_2(LINES))
     live = (line < n)[:, None]
     for leaf in range(leaves):
         length = tl.load(lengths + leaf)
         first = (program + programs - tl.load(steps_before + leaf) % programs) % programs * COLUMNS
-        out = answers + tl.load(offsets + leaf)
+        out = tl.load(outputs + leaf).to(tl.pointer_type(OUT))
         rows = pointers + leaf * m
         for start in range(first, length, programs.to(tl.int64) * COLUMNS):
             c = start + tl.arange(0, COLUMNS)
@@ -145,12 +147,17 @@ def _columns_kernel(
                 y = tl.load(other + c, mask=inside, other=0.0).to(FLOAT)
                 total += tl.load(weights + k).to(FLOAT) * y
                 plain += y
-            tl.store(out + c, answer, mask=inside)
-            overflowed += (inside & ~(tl.abs(answer) < float("inf"))).to(tl.int32)
+            stored = answer.to(OUT)
+            tl.store(out + c, stored, mask=inside)
+            overflowed += (inside & ~(tl.abs(stored.to(FLOAT)) < float("inf"))).to(tl.int32)
+            if FLOAT != OUT:
+                off = tl.where(inside, answer.to(tl.float64) - stored.to(tl.float64), 0.0)
+                rounding += off * off
             off = tl.where(inside, answer.to(tl.float64) - total.to(tl.float64), 0.0)
             from_sum += off * off
             off = tl.where(inside, answer.to(tl.float64) - plain.to(tl.float64) / m, 0.0)
             from_mean += off * off
-    tl.store(events + 3 * program, tl.sum(overflowed, 0).to(tl.float64))
-    tl.store(events + 3 * program + 1, tl.sum(from_sum, 0))
-    tl.store(events + 3 * program + 2, tl.sum(from_mean, 0))
+    tl.store(events + 4 * program, tl.sum(overflowed, 0).to(tl.float64))
+    tl.store(events + 4 * program + 1, tl.sum(from_sum, 0))
+    tl.store(events + 4 * program + 2, tl.sum(from_mean, 0))
+    tl.store(events + 4 * program + 3, tl.sum(rounding, 0))
