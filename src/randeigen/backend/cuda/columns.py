@@ -12,7 +12,7 @@ import numpy as np
 from randeigen.backend.cuda.bisection import bisected
 from randeigen.backend.cuda.gram import triton_dtype
 from randeigen.backend.cuda.language import Launch, jit, tl, triton
-from randeigen.backend.cuda.sorting_network import network_sorted
+from randeigen.backend.cuda.sorting_network import PADDING, network_sorted
 from randeigen.backend.cuda.tables import addresses, lengths_of, on_device, processors, steps_of
 from randeigen.types import Array
 
@@ -30,7 +30,7 @@ NETWORK_ROWS = 64  # rows up to which a column is sorted in the registers of one
 class Shape(NamedTuple):
     """How columns are cut."""
 
-    lines: int  # numbers in a column, and padding
+    lines: int  # numbers in a column, and padding: of a network's at most PADDING
     columns: int  # in a program at once
     warps: int
     programs: int  # for each processor
@@ -71,11 +71,14 @@ def merge_columns_into(
     steps = steps_of(block.device, lengths, shape.columns)
     programs = min(processors(block.device) * shape.programs, steps.total)
     events = torch.empty((programs, 4), dtype=torch.float64, device=block.device)
-    even = np.zeros(len(order) + len(order) % 2, np.float64 if wide else np.float32)
-    even[: len(order)] = weights[order]
-    their_weights, starts, outputs = on_device(
+    numbers = np.zeros(-(-(len(order) + shape.lines) // 2) * 2, np.float64 if wide else np.float32)
+    numbers[: len(order)] = weights[order]
+    # Behind the weights: the lines of a sorted column that a trimmed mean keeps.
+    first = len(order) + (shape.lines - n) // 2
+    numbers[first + f : first + n - f] = 1
+    weights_and_kept, starts, outputs = on_device(
         block.device,
-        even,
+        numbers,
         addresses(block)[:, order],
         np.array([answer.data_ptr() for answer in answers]),
     )
@@ -84,12 +87,12 @@ def merge_columns_into(
         {"DTYPE": triton_dtype(block.dtype), "OUT": triton_dtype(answers[0].dtype),
          "FLOAT": tl.float64 if wide else tl.float32, "INT": tl.int64 if wide else tl.int32,
          "BITS": 64 if wide else 32, "LOW": LOWEST_BIT[str(block.dtype).removeprefix("torch.")],
-         "KIND": KINDS.index(kind),
-         "NETWORK": network, "LINES": shape.lines, "COLUMNS": shape.columns},
+         "KIND": KINDS.index(kind), "SORTED": tl.float64 if wide else tl.float32, "NETWORK": network,
+         "LINES": shape.lines, "COLUMNS": shape.columns},
         num_warps=shape.warps,
     )  # fmt: skip
     columns(
-        their_weights, starts, steps.lengths, steps.before, outputs, events,
+        weights_and_kept, starts, steps.lengths, steps.before, outputs, events,
         steps.leaves, len(order), n, f,
     )  # fmt: skip
     return events.sum(0)
@@ -99,7 +102,8 @@ def merge_columns_into(
 def _columns_kernel(
     weights, pointers, lengths, steps_before, outputs, events, leaves, m, n, f,
     DTYPE: tl.constexpr, OUT: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr,
-    LOW: tl.constexpr, KIND: tl.constexpr, NETWORK: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    LOW: tl.constexpr, KIND: tl.constexpr, SORTED: tl.constexpr, NETWORK: tl.constexpr,
+    LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
     overflowed = tl.zeros((COLUMNS,), tl.int32)
@@ -122,19 +126,28 @@ def _columns_kernel(
                 # All loads come before anything waits for one of them.
                 numbers, values = (), ()
                 for i in tl.static_range(LINES):
-                    row = tl.load(rows + i, mask=i < n, other=0).to(tl.pointer_type(DTYPE))
-                    x = tl.load(row + c, mask=inside & (i < n), other=0.0)
+                    if i < LINES - PADDING:
+                        row = tl.load(rows + i).to(tl.pointer_type(DTYPE))
+                        x = tl.load(row + c, mask=inside, other=0.0)
+                    else:
+                        row = tl.load(rows + i, mask=i < n, other=0).to(tl.pointer_type(DTYPE))
+                        x = tl.load(row + c, mask=inside & (i < n), other=0.0)
                     numbers = numbers + (x,)  # type: ignore[assignment]  # noqa: RUF005
                 for i in tl.static_range(LINES):
                     x = numbers[i].to(FLOAT)
-                    total += tl.load(weights + i, mask=i < n, other=0.0).to(FLOAT) * x
-                    plain += x
-                    # As many numbers below as above all others: then the median's place is known beforehand.
-                    nothing = float("inf")
-                    if KIND == 0:
+                    if i < LINES - PADDING:
+                        total += tl.load(weights + i).to(FLOAT) * x
+                        plain += x
+                    else:
+                        total += tl.load(weights + i, mask=i < n, other=0.0).to(FLOAT) * x
+                        plain += x
+                        # As many numbers below as above all others: then the median's place is known.
                         nothing = tl.where(i < n + (LINES - n) // 2, float("-inf"), float("inf"))
-                    values = values + (tl.where(i < n, x, nothing),)  # noqa: RUF005
-                answer = network_sorted(values, n, f, KIND, FLOAT, BITS, LINES, COLUMNS)
+                        x = tl.where(i < n, x, nothing)
+                    values = values + (x.to(SORTED),)  # noqa: RUF005
+                answer = network_sorted(
+                    values, weights + m, n, f, KIND, FLOAT, SORTED, LINES, COLUMNS
+                )  # fmt: skip
             else:
                 at = tl.load(rows + line, mask=line < n, other=0).to(tl.pointer_type(DTYPE))
                 x = tl.load(at[:, None] + c[None, :], mask=live & inside[None, :], other=0.0).to(FLOAT)

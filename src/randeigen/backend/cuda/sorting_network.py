@@ -1,7 +1,8 @@
 """Order statistics of columns with few rows: sorted by a network, each column in one thread's registers.
 
 Batcher's odd-even merge sort is written as machine instructions, a minimum and a maximum for each comparison;
-what an answer does not need is left out by the assembler.
+what an answer does not need is left out by the assembler. Up to PADDING lines hold no number of the column:
+half of them -inf, the others inf, so that the median is always in the middle.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -10,29 +11,50 @@ from __future__ import annotations
 
 from randeigen.backend.cuda.language import constexpr_function, divided, jit, tl
 
+PADDING = tl and tl.constexpr(7)  # lines at most without a number
+
 
 @constexpr_function
-def _network(n, bits):
+def _network(n, dtype):
     """The instructions that sort registers $0 to $n-1."""
-    lines, p = [f"{{ .reg .f{bits} least;"], 1
+    what, register = {"fp64": ("f64", "f64"), "fp32": ("f32", "f32")}[dtype.name]
+    lines, p = [f"{{ .reg .{register} least;"], 1
     while p < n:
         k = p
         while k >= 1:
             for j in range(k % p, n - k, 2 * k):
                 for i in range(j, j + min(k, n - j - k)):
                     if i // (2 * p) == (i + k) // (2 * p):
-                        lines.append(f"min.f{bits} least, ${i}, ${i + k};")
-                        lines.append(f"max.f{bits} ${i + k}, ${i}, ${i + k};")
-                        lines.append(f"mov.f{bits} ${i}, least;")
+                        lines.append(f"min.{what} least, ${i}, ${i + k};")
+                        lines.append(f"max.{what} ${i + k}, ${i}, ${i + k};")
+                        lines.append(f"mov.{register} ${i}, least;")
             k //= 2
         p *= 2
     return " ".join([*lines, "}"])
 
 
 @constexpr_function
-def _in_place(n, bits):
-    """Constraints: n outputs, and n inputs in the same registers."""
-    return ",".join(["=f" if bits == 32 else "=d"] * n + [str(i) for i in range(n)])
+def _shift(n, dtype):
+    """The instructions that move registers $0 to $n-1 down by as many places as $2n says; inf moves in.
+
+    One step for each bit of that number.
+    """
+    register, nothing = {"fp64": ("f64", "0d7FF0000000000000"), "fp32": ("f32", "0f7F800000")}[dtype.name]
+    lines, step = ["{ .reg .pred moves; .reg .b32 bit;"], 1
+    while step <= n:
+        lines.append(f"and.b32 bit, ${2 * n}, {step}; setp.ne.u32 moves, bit, 0;")
+        for i in range(n):
+            above = f"${i + step}" if i + step < n else nothing
+            lines.append(f"selp.{register} ${i}, {above}, ${i}, moves;")
+        step *= 2
+    return " ".join([*lines, "}"])
+
+
+@constexpr_function
+def _in_place(n, dtype, more):
+    """Constraints: n outputs, n inputs in the same registers, and further inputs of 32 bits."""
+    letter = {"fp64": "d", "fp32": "f"}[dtype.name]
+    return ",".join([f"={letter}"] * n + [str(i) for i in range(n)] + ["r"] * more)
 
 
 @constexpr_function
@@ -41,58 +63,58 @@ def _repeated(dtype, n):
 
 
 @jit
-def _picked(values, index, LINES: tl.constexpr):
-    """(COLUMNS,) from each column the number at its own index."""
-    picked = values[0]
-    for i in tl.static_range(1, LINES):
-        picked = tl.where(index == i, values[i], picked)
-    return picked
-
-
-@jit
-def _mean_of(values, first, last, FLOAT: tl.constexpr, LINES: tl.constexpr):
-    """The mean of the numbers from `first` to `last`."""
-    total = values[0] * 0.0
+def _mean_of(values, kept, first, last, FLOAT: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr):
+    """The mean of the numbers from `first` to `last`, where `kept` points to ones among zeros."""
+    total = tl.zeros((COLUMNS,), FLOAT)
     for i in tl.static_range(LINES):
-        total += tl.where((i >= first) & (i <= last), values[i], 0.0)
+        if i >= PADDING // 2 and i < LINES - (PADDING + 1) // 2:
+            total += tl.load(kept + i).to(FLOAT) * values[i].to(FLOAT)
+        else:  # it may be infinite
+            total += tl.where((i >= first) & (i <= last), values[i].to(FLOAT), 0.0)
     return divided(total, (last - first + 1).to(FLOAT), FLOAT)
 
 
 @jit
-def _middle(values, n, FLOAT: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr):
-    """The median of sorted numbers. Halved before they are added: the sum of two may not be finite."""
-    first, last = (n - 1) // 2, n // 2
-    total = tl.zeros((COLUMNS,), FLOAT)
+def _mean_around(values, centre, k, below, FLOAT: tl.constexpr, SORTED: tl.constexpr, LINES: tl.constexpr,
+                 COLUMNS: tl.constexpr):  # fmt: skip
+    """The mean of the k numbers nearest to the centre; of two equally near, the lower.
+
+    They lie side by side: number i is left of them iff number i + k is nearer than it, or it is one of those
+    `below` the column.
+    """
+    partners = ()
     for i in tl.static_range(LINES):
-        total += tl.where((i >= first) & (i <= last), values[i] * 0.5, 0.0)
-    return tl.where(first == last, total + total, total)
+        partners = partners + (values[i],)  # type: ignore[assignment]  # noqa: RUF005
+    partners = partners + (tl.zeros((COLUMNS,), tl.int32) + k,)  # type: ignore[assignment]  # noqa: RUF005
+    partners = tl.inline_asm_elementwise(
+        _shift(LINES, SORTED), _in_place(LINES, SORTED, 1), partners, _repeated(SORTED, LINES), True, 1
+    )
+    first = tl.zeros((COLUMNS,), tl.int32)
+    for i in tl.static_range(LINES):
+        left = centre - values[i].to(FLOAT) > partners[i].to(FLOAT) - centre
+        if i < PADDING // 2:
+            left = left | (i < below)
+        first += left.to(tl.int32)
+    total, after = tl.zeros((COLUMNS,), FLOAT), first + k
+    for i in tl.static_range(LINES):
+        total += tl.where((i >= first) & (i < after), values[i].to(FLOAT), 0.0)
+    return divided(total, k.to(FLOAT), FLOAT)
 
 
 @jit
-def network_sorted(values, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, BITS: tl.constexpr,
+def network_sorted(values, kept, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, SORTED: tl.constexpr,
                    LINES: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
-    """(COLUMNS,) what KIND makes of columns given as LINES vectors, of which those beyond n are inf."""
+    """(COLUMNS,) what KIND makes of columns given as LINES vectors, of which those beyond n are infinite."""
     values = tl.inline_asm_elementwise(
-        _network(LINES, BITS), _in_place(LINES, BITS), values, _repeated(FLOAT, LINES), True, 1
+        _network(LINES, SORTED), _in_place(LINES, SORTED, 0), values, _repeated(SORTED, LINES), True, 1
     )
-    column = tl.zeros((COLUMNS,), tl.int32)
-    if KIND == 0:
-        left, right = values[LINES // 2 - 1], values[LINES // 2]
+    below = (LINES - n) // 2
+    if KIND == 0 or KIND == 2:
+        left, right = values[LINES // 2 - 1].to(FLOAT), values[LINES // 2].to(FLOAT)
         # Halved before they are added: the sum of two may not be finite.
         answer = tl.where(n % 2 == 1, left, left * 0.5 + right * 0.5)
-    elif KIND == 2:
-        answer = _middle(values, n, FLOAT, LINES, COLUMNS)
     else:
-        answer = _mean_of(values, f, n - f - 1, FLOAT, LINES)
+        answer = _mean_of(values, kept, below + f, below + n - f - 1, FLOAT, LINES, COLUMNS)
     if KIND >= 2:
-        # The n - f nearest lie side by side: number i is left of them iff number i + n - f is nearer than it.
-        low, high = column, column + f
-        for _ in range(8):  # 2^7 > f
-            middle = (low + high) // 2
-            below = answer - _picked(values, middle, LINES)
-            above = _picked(values, middle + n - f, LINES) - answer
-            left = (low < high) & (below > above)
-            high = tl.where(left, high, middle)
-            low = tl.where(left, middle + 1, low)
-        answer = _mean_of(values, low, low + n - f - 1, FLOAT, LINES)
+        answer = _mean_around(values, answer, n - f, below, FLOAT, SORTED, LINES, COLUMNS)
     return answer
