@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from randeigen.backend.cuda import sorting_network
 
-WORDS = {"fp32": np.float32, "fp64": np.float64}
+WORDS = {"fp32": np.float32, "fp64": np.float64, "fp16": np.float16, "bf16": np.float32}
 
 
 def instructions_of(name: str, lines: int, word: str) -> str:
@@ -30,6 +30,10 @@ def carried_out(text: str, registers: list[Any], word: str) -> list[Any]:
         if re.fullmatch(r"0[fd][0-9A-F]+", operand):
             digits = operand[2:]
             return np.frombuffer(bytes.fromhex(digits), f">f{len(digits) // 2}")[0]
+        if operand.startswith("0x"):  # a pair of half precision
+            first, second = np.frombuffer(bytes.fromhex(operand[2:]), ">u2")
+            assert first == second
+            return first.astype("u2").view(np.float16) if word == "fp16" else np.uint32(int(first) << 16).view(np.float32)
         return held[operand] if operand in held else int(operand, 0)
 
     for line in text.strip("{} ").split(";"):

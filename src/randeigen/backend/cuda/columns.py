@@ -13,7 +13,16 @@ from randeigen.backend.cuda.bisection import bisected
 from randeigen.backend.cuda.gram import triton_dtype
 from randeigen.backend.cuda.language import Launch, jit, tl, triton
 from randeigen.backend.cuda.sorting_network import PADDING, network_sorted
-from randeigen.backend.cuda.tables import addresses, lengths_of, on_device, processors, steps_of
+from randeigen.backend.cuda.tables import (
+    VECTOR_BYTES,
+    addresses,
+    alignment,
+    lengths_of,
+    on_device,
+    processors,
+    sorts_pairs,
+    steps_of,
+)
 from randeigen.types import Array
 
 KINDS = ("median", "trimmed mean", "mean around the median", "mean around the trimmed mean")
@@ -36,10 +45,10 @@ class Shape(NamedTuple):
     programs: int  # for each processor
 
 
-def shape_for(n: int, network: bool) -> Shape:
+def shape_for(n: int, network: bool, pairs: bool = False) -> Shape:
     """What was fastest on an H200."""
     if network:
-        return Shape(max(8, -(-n // 8) * 8), 128, 4, 8)
+        return Shape(max(8, -(-n // 8) * 8), 256 if pairs else 128, 4, 8)
     lines = max(64, triton.next_power_of_2(n))
     return Shape(lines, 32, lines // 64, 16)
 
@@ -65,7 +74,8 @@ def merge_columns_into(
     n, wide = len(chosen), block.dtype.itemsize == 8
     if network is None:
         network = n <= NETWORK_ROWS
-    shape = shape or shape_for(n, network)
+    pairs = network and block.dtype.itemsize == 2 and sorts_pairs(block.device)
+    shape = shape or shape_for(n, network, pairs)
     order = [*chosen, *sorted(set(np.flatnonzero(~np.isnan(weights)).tolist()) - set(chosen))]
     lengths = lengths_of(block)
     steps = steps_of(block.device, lengths, shape.columns)
@@ -76,18 +86,17 @@ def merge_columns_into(
     # Behind the weights: the lines of a sorted column that a trimmed mean keeps.
     first = len(order) + (shape.lines - n) // 2
     numbers[first + f : first + n - f] = 1
-    weights_and_kept, starts, outputs = on_device(
-        block.device,
-        numbers,
-        addresses(block)[:, order],
-        np.array([answer.data_ptr() for answer in answers]),
-    )
+    rows, out = addresses(block)[:, order], np.array([answer.data_ptr() for answer in answers])
+    align = min(alignment(block, rows), alignment(block, out))
+    weights_and_kept, starts, outputs = on_device(block.device, numbers, rows, out)
+    dtype, working = triton_dtype(block.dtype), tl.float64 if wide else tl.float32
     columns = Launch(
         _columns_kernel, (programs,), block.device,
-        {"DTYPE": triton_dtype(block.dtype), "OUT": triton_dtype(answers[0].dtype),
-         "FLOAT": tl.float64 if wide else tl.float32, "INT": tl.int64 if wide else tl.int32,
+        {"DTYPE": dtype, "OUT": triton_dtype(answers[0].dtype), "ALIGN": align,
+         "FLOAT": working, "INT": tl.int64 if wide else tl.int32,
          "BITS": 64 if wide else 32, "LOW": LOWEST_BIT[str(block.dtype).removeprefix("torch.")],
-         "KIND": KINDS.index(kind), "SORTED": tl.float64 if wide else tl.float32, "NETWORK": network,
+         "KIND": KINDS.index(kind), "SORTED": dtype if pairs else working,
+         "PAIRS": pairs and align == VECTOR_BYTES, "NETWORK": network,
          "LINES": shape.lines, "COLUMNS": shape.columns},
         num_warps=shape.warps,
     )  # fmt: skip
@@ -101,9 +110,9 @@ def merge_columns_into(
 @jit(do_not_specialize=["leaves", "m", "n", "f"])
 def _columns_kernel(
     weights, pointers, lengths, steps_before, outputs, events, leaves, m, n, f,
-    DTYPE: tl.constexpr, OUT: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr, BITS: tl.constexpr,
-    LOW: tl.constexpr, KIND: tl.constexpr, SORTED: tl.constexpr, NETWORK: tl.constexpr,
-    LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    DTYPE: tl.constexpr, OUT: tl.constexpr, ALIGN: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr,
+    BITS: tl.constexpr, LOW: tl.constexpr, KIND: tl.constexpr, SORTED: tl.constexpr, PAIRS: tl.constexpr,
+    NETWORK: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
     overflowed = tl.zeros((COLUMNS,), tl.int32)
@@ -115,11 +124,14 @@ def _columns_kernel(
     for leaf in range(leaves):
         length = tl.load(lengths + leaf)
         first = (program + programs - tl.load(steps_before + leaf) % programs) % programs * COLUMNS
-        out = tl.load(outputs + leaf).to(tl.pointer_type(OUT))
+        out = tl.multiple_of(tl.load(outputs + leaf).to(tl.pointer_type(OUT)), ALIGN)
         rows = pointers + leaf * m
+        readable = length
+        if PAIRS:  # where the last column is alone, what shares its four bytes is read too
+            readable = (length + 1) // 2 * 2
         for start in range(first, length, programs.to(tl.int64) * COLUMNS):
             c = start + tl.arange(0, COLUMNS)
-            inside = c < length
+            inside, within = c < length, c < readable
             total = tl.zeros((COLUMNS,), FLOAT)
             plain = tl.zeros((COLUMNS,), FLOAT)
             if NETWORK:
@@ -127,20 +139,21 @@ def _columns_kernel(
                 numbers, values = (), ()
                 for i in tl.static_range(LINES):
                     if i < LINES - PADDING:
-                        row = tl.load(rows + i).to(tl.pointer_type(DTYPE))
-                        x = tl.load(row + c, mask=inside, other=0.0)
+                        row = tl.multiple_of(tl.load(rows + i).to(tl.pointer_type(DTYPE)), ALIGN)
+                        x = tl.load(row + c, mask=within, other=0.0)
                     else:
-                        row = tl.load(rows + i, mask=i < n, other=0).to(tl.pointer_type(DTYPE))
-                        x = tl.load(row + c, mask=inside & (i < n), other=0.0)
+                        to = tl.load(rows + i, mask=i < n, other=0)
+                        row = tl.multiple_of(to.to(tl.pointer_type(DTYPE)), ALIGN)
+                        x = tl.load(row + c, mask=within & (i < n), other=0.0)
                     numbers = numbers + (x,)  # type: ignore[assignment]  # noqa: RUF005
                 for i in tl.static_range(LINES):
                     x = numbers[i].to(FLOAT)
+                    plain += x
                     if i < LINES - PADDING:
                         total += tl.load(weights + i).to(FLOAT) * x
-                        plain += x
+                        x = numbers[i]
                     else:
                         total += tl.load(weights + i, mask=i < n, other=0.0).to(FLOAT) * x
-                        plain += x
                         # As many numbers below as above all others: then the median's place is known.
                         nothing = tl.where(i < n + (LINES - n) // 2, float("-inf"), float("inf"))
                         x = tl.where(i < n, x, nothing)
@@ -156,8 +169,8 @@ def _columns_kernel(
                 plain += tl.sum(x, 0)
                 answer = bisected(x, live, n, f, KIND, FLOAT, INT, BITS, LOW, COLUMNS)
             for k in range(n, m):  # rows that take no part but in the sums
-                other = tl.load(rows + k).to(tl.pointer_type(DTYPE))
-                y = tl.load(other + c, mask=inside, other=0.0).to(FLOAT)
+                other = tl.multiple_of(tl.load(rows + k).to(tl.pointer_type(DTYPE)), ALIGN)
+                y = tl.load(other + c, mask=within, other=0.0).to(FLOAT)
                 total += tl.load(weights + k).to(FLOAT) * y
                 plain += y
             stored = answer.to(OUT)

@@ -2,7 +2,8 @@
 
 Batcher's odd-even merge sort is written as machine instructions, a minimum and a maximum for each comparison;
 what an answer does not need is left out by the assembler. Up to PADDING lines hold no number of the column:
-half of them -inf, the others inf, so that the median is always in the middle.
+half of them -inf, the others inf, so that the median is always in the middle. Numbers of half precision are
+sorted in pairs: a register holds those of two columns, and an instruction takes both.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -17,7 +18,8 @@ PADDING = tl and tl.constexpr(7)  # lines at most without a number
 @constexpr_function
 def _network(n, dtype):
     """The instructions that sort registers $0 to $n-1."""
-    what, register = {"fp64": ("f64", "f64"), "fp32": ("f32", "f32")}[dtype.name]
+    what = {"fp64": "f64", "fp32": "f32", "fp16": "f16x2", "bf16": "bf16x2"}[dtype.name]
+    register = "b32" if "x2" in what else what
     lines, p = [f"{{ .reg .{register} least;"], 1
     while p < n:
         k = p
@@ -39,7 +41,12 @@ def _shift(n, dtype):
 
     One step for each bit of that number.
     """
-    register, nothing = {"fp64": ("f64", "0d7FF0000000000000"), "fp32": ("f32", "0f7F800000")}[dtype.name]
+    register, nothing = {
+        "fp64": ("f64", "0d7FF0000000000000"),
+        "fp32": ("f32", "0f7F800000"),
+        "fp16": ("b32", "0x7C007C00"),
+        "bf16": ("b32", "0x7F807F80"),
+    }[dtype.name]
     lines, step = ["{ .reg .pred moves; .reg .b32 bit;"], 1
     while step <= n:
         lines.append(f"and.b32 bit, ${2 * n}, {step}; setp.ne.u32 moves, bit, 0;")
@@ -53,13 +60,19 @@ def _shift(n, dtype):
 @constexpr_function
 def _in_place(n, dtype, more):
     """Constraints: n outputs, n inputs in the same registers, and further inputs of 32 bits."""
-    letter = {"fp64": "d", "fp32": "f"}[dtype.name]
+    letter = {"fp64": "d", "fp32": "f"}.get(dtype.name, "r")
     return ",".join([f"={letter}"] * n + [str(i) for i in range(n)] + ["r"] * more)
 
 
 @constexpr_function
 def _repeated(dtype, n):
     return (dtype,) * n
+
+
+@constexpr_function
+def _in_a_register(dtype):
+    """How many numbers of a thread are sorted at once."""
+    return 2 if dtype.primitive_bitwidth == 16 else 1
 
 
 @jit
@@ -87,8 +100,9 @@ def _mean_around(values, centre, k, below, FLOAT: tl.constexpr, SORTED: tl.const
         partners = partners + (values[i],)  # type: ignore[assignment]  # noqa: RUF005
     partners = partners + (tl.zeros((COLUMNS,), tl.int32) + k,)  # type: ignore[assignment]  # noqa: RUF005
     partners = tl.inline_asm_elementwise(
-        _shift(LINES, SORTED), _in_place(LINES, SORTED, 1), partners, _repeated(SORTED, LINES), True, 1
-    )
+        _shift(LINES, SORTED), _in_place(LINES, SORTED, _in_a_register(SORTED)), partners,
+        _repeated(SORTED, LINES), True, _in_a_register(SORTED),
+    )  # fmt: skip
     first = tl.zeros((COLUMNS,), tl.int32)
     for i in tl.static_range(LINES):
         left = centre - values[i].to(FLOAT) > partners[i].to(FLOAT) - centre
@@ -106,8 +120,9 @@ def network_sorted(values, kept, n, f, KIND: tl.constexpr, FLOAT: tl.constexpr, 
                    LINES: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """(COLUMNS,) what KIND makes of columns given as LINES vectors, of which those beyond n are infinite."""
     values = tl.inline_asm_elementwise(
-        _network(LINES, SORTED), _in_place(LINES, SORTED, 0), values, _repeated(SORTED, LINES), True, 1
-    )
+        _network(LINES, SORTED), _in_place(LINES, SORTED, 0), values, _repeated(SORTED, LINES), True,
+        _in_a_register(SORTED),
+    )  # fmt: skip
     below = (LINES - n) // 2
     if KIND == 0 or KIND == 2:
         left, right = values[LINES // 2 - 1].to(FLOAT), values[LINES // 2].to(FLOAT)

@@ -110,3 +110,11 @@ def processors(device: Any) -> int:
     import torch
 
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 2
+
+
+@cache
+def sorts_pairs(device: Any) -> bool:
+    """Whether a GPU has an instruction for the minima of two pairs of half precision."""
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
