@@ -295,3 +295,21 @@ def test_small_products_are_quick_where_openblas_has_kernels_for_the_processor(
     named = {} if core is None else {"get_corename": lambda: core}
     monkeypatch.setattr(chunking, "_openblas", named.get)
     assert chunking.has_small_kernels.__wrapped__() is expected
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 64), (2, 48), (4, 4096), (7, 1000), (10, 60), (29, 64), (4, 33)])
+def test_few_long_rows_are_folded_into_more_shorter_ones(
+    n: int, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from randeigen.backend import cuda
+
+    monkeypatch.setattr(cuda, "MIN_FOLDED_NUMBERS", 1)
+    wide = torch.from_numpy(np.random.default_rng(0).standard_normal((n, 2 * d)))
+    for rows in (wide[:, :d].contiguous(), wide[:, :d]):
+        assert (cuda._folds(rows) > 1) == (rows.is_contiguous() and d % 2 == 0)
+        gram, exponent, precision = cuda.gram_on_device(rows, None)
+        right = rows.numpy() @ rows.numpy().T
+        sizes = np.sqrt(np.outer(right.diagonal(), right.diagonal()))
+        assert (abs(gram[:-1, :-1].numpy() - right) <= 2 * precision * sizes).all()
+        assert (exponent, float(abs(gram[-1]).max())) == (0, 0.0)
