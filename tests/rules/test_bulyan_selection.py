@@ -20,7 +20,7 @@ def picked_afresh(apart: Array, f: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "whole numbers", "equal rows", "far rows", "all sizes"])
-@pytest.mark.parametrize(("n", "f"), [(3, 0), (7, 1), (11, 2), (23, 5), (40, 9)])
+@pytest.mark.parametrize(("n", "f"), [(3, 0), (7, 1), (11, 2), (23, 5), (40, 9), (120, 29)])
 def test_picks_are_those_of_scores_summed_up_afresh(n: int, f: int, kind: str) -> None:
     rng = np.random.default_rng(n)
     rows = rng.standard_normal((n, 6))

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.rules._sorted_columns import SortedColumns, mean_of_nearest, median
 from randeigen.rules.base import Facts, Rule, mean_of, single_row, smallest
-from randeigen.types import Array, Decision, Geometry, Mask, Stop, Verdict
+from randeigen.types import Array, Decision, Geometry, Index, Mask, Stop, Verdict
+
+MAX_ONE_BY_ONE = 16  # rows: for so few Python's own loop is quicker than numpy's
 
 
 @dataclass(frozen=True)
@@ -82,24 +84,43 @@ def _bulyan_selection(apart: Array, f: int, count: int) -> NDArray[np.intp]:
     # The row itself, at distance 0, is among the nearest and adds nothing.
     scores = _sums_of_nearest(apart, lines, left, f)
     rounding = 1e-15 * r * scores
-    # Where a row's nearest end in its order, counted through all lines.
-    last = lines * r + min(max(r - f - 2, 1), r - 1)
-    first, order = lines * r, order.reshape(-1)
+    least, width = scores - rounding, 2 * rounding  # what a score is at least, and how much more it may be
+    far = np.full(r, min(max(r - f - 2, 1), r - 1) + 1)  # where those too far to count begin in a row's order
     for gone in range(count):
         near = max(r - gone - f - 2, 1)
-        level = (scores - rounding <= (scores + rounding).min()).nonzero()[0]
-        if level.size > 1 or near == 1:  # from there on a score is that of two rows
-            level = level if near > 1 else np.flatnonzero(left)
-            level = level[[int(np.argmin(_sums_of_nearest(apart, level, left, f)))]]
-        best = int(level[0])
+        best = int(least.argmin())
+        if near == 1:  # from here on a score is that of two rows
+            level = left.nonzero()[0]
+            best = int(level[_sums_of_nearest(apart, level, left, f).argmin()])
+        elif np.count_nonzero(least <= least[best] + width[best]) > 1:
+            level = (least <= (least + width).min()).nonzero()[0]
+            best = int(level[_sums_of_nearest(apart, level, left, f).argmin()])
         picked.append(best)
-        inside = rank[best] + first <= last
-        scores -= np.where(inside, apart[best], apart[lines, order[last]])
-        left[best], scores[best] = False, np.inf
-        last -= ~inside
-        while (beyond := ~left[order[last]] & (last > first)).any():
-            last -= beyond
+        left[best] = False
+        if near > 1:
+            beyond = (rank[best] >= far) & left
+            least -= np.where(beyond, 0.0, apart[best])
+            least[best] = np.inf
+            _count_one_more_as_far(least, far, apart, order, left, beyond.nonzero()[0])
     return np.sort(np.array(picked, dtype=np.intp))
+
+
+def _count_one_more_as_far(
+    least: Array, far: NDArray[np.intp], apart: Array, order: NDArray[np.intp], left: Mask, rows: Index
+) -> None:
+    """Where a row among those too far has gone, the last of the nearest that is left takes its place."""
+    if rows.size <= MAX_ONE_BY_ONE:
+        for i in rows.tolist():
+            line, at = order[i], far[i] - 1
+            while not left[line[at]]:
+                at -= 1
+            far[i] = at
+            least[i] -= apart[i, line[at]]
+        return
+    far[rows] -= 1
+    while (passed := ~left[order[rows, far[rows]]]).any():
+        far[rows[passed]] -= 1
+    least[rows] -= apart[rows, order[rows, far[rows]]]
 
 
 def _sums_of_nearest(apart: Array, rows: NDArray[np.intp], left: Mask, f: int) -> Array:
