@@ -38,6 +38,7 @@ SHAPES = [(n, 5000) for n in (3, 7, 16, 31, 63, 64, 100, 127, 128, 129)]
 SHAPES += [(n, d) for n in (7, 100, 300) for d in (1, 63, 2**17 + 3)]
 ENTRIES = [(dtype, n, d) for dtype in ("float32", "bfloat16") for n, d in SHAPES]
 ENTRIES += [(dtype, n, d) for dtype in ("float16", "float64") for n in (16, 100, 129) for d in (63, 5000)]
+ENTRIES += [("float64", 4, 2**21), ("float64", 10, 2**20)]  # folded
 
 
 @pytest.mark.parametrize(("dtype", "n", "d"), ENTRIES)
@@ -95,7 +96,9 @@ def test_every_form_has_the_answer_of_the_matrix(dtype: str, form: str, offset: 
 
 @pytest.mark.parametrize(
     ("dtype", "n"),
-    [("float32", n) for n in (5, 33, 64, 65, 130)] + [(other, n) for other in OTHERS for n in (10, 130)],
+    [("float32", n) for n in (5, 33, 64, 65, 130)]
+    + [(other, n) for other in OTHERS for n in (10, 130)]
+    + [("bfloat16", 50), ("float16", 63)],
 )
 @pytest.mark.parametrize(
     "rule",
@@ -112,6 +115,61 @@ def test_rules_by_column_have_the_answer_of_a_cpu(dtype: str, n: int, rule: Any)
     )
     assert here.bias_bound == pytest.approx(there.bias_bound, rel=0.01)
     assert here.distance_to_mean == pytest.approx(there.distance_to_mean, rel=0.01, abs=1e-5)
+
+
+def sorted_answer(rows: Any, kind: str, f: int) -> Any:
+    """(d,) what the kernels must make of rows that fit float32, in float32 as they do."""
+    from randeigen.rules._sorted_columns import mean_of_nearest, median, trimmed_mean
+
+    lines, n = rows.float().sort(dim=0).values.T.contiguous(), rows.shape[0]
+    if kind == "median":
+        return median(lines)
+    trimmed = trimmed_mean(lines.double(), f).float() if "trimmed" in kind else median(lines)
+    return trimmed if kind == "trimmed mean" else mean_of_nearest(lines, trimmed, n - f)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["median", "trimmed mean", "mean around the median"])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_columns_of_any_numbers_in_any_number(dtype: str, kind: str, aligned: bool) -> None:
+    """One kernel for 9 to 16 rows; columns in pairs, the last one alone; what is written beside it stays."""
+    from randeigen.backend.cuda.columns import merge_columns_into
+
+    small, huge = (1e-40, 1e37) if dtype != "float16" else (6e-8, 6e4)
+    for n, d in [(9, 1), (10, 7), (12, 255), (13, 257), (15, 1000), (16, 2**16 + 3)]:
+        memory = torch.randn((n + 2, d + 16), device="cuda").to(getattr(torch, dtype))
+        rows = memory.as_strided((n + 2, d), ((d + 15) // 16 * 16, 1)) if aligned else memory[:, 1 : d + 1]
+        rows[:, ::5] = (rows[:, ::5] * 2).round()  # equal numbers, zeros of both signs among them
+        rows[:, 3::7] *= small
+        rows[::3, 2::11] = huge
+        rows[1::3, 2::11] = -huge
+        f, weights = n // 4, np.full(n + 2, 1 / (n + 2))
+        chosen = [*range(1, n), n + 1]
+        answer = torch.full((d + 1,), 7.0, device="cuda", dtype=rows.dtype)
+        events = merge_columns_into([answer[:d]], rows, kind, f, chosen, weights).tolist()
+        right = sorted_answer(rows[chosen], kind, f)
+        limits = torch.finfo(rows.dtype)
+        allowed = rows[chosen].float().abs().amax(0) * 1e-6 + right.abs() * limits.eps
+        assert ((answer[:d].float() - right).abs() <= allowed + limits.smallest_normal * limits.eps).all()
+        assert (events[0], float(answer[d])) == (0, 7.0)
+        if kind == "median":
+            cast = float(torch.linalg.vector_norm(answer[:d].double() - right.double()))
+            assert events[3] ** 0.5 == pytest.approx(cast, rel=1e-6)
+
+
+@every_dtype
+@pytest.mark.parametrize("rule", [rules.Median(0.2), rules.TrimmedMean(0.2), rules.MeaMed(0.2)])
+def test_rules_by_column_have_the_bits_of_the_matrix_in_every_form(dtype: str, rule: Any) -> None:
+    rows = on_gpu(20, 4321, dtype)
+    dicts = [{"a": row[:4000].reshape(40, 100), "b": row[4000:4001], "c": row[4001:]} for row in rows]
+    vectors = [torch.cat((row[:1], row))[1:] for row in rows]
+    mean = randeigen.aggregate(rows, rule=rule, seed=0).mean
+    for records in (dicts, vectors, list(rows)):
+        other = randeigen.aggregate(records, rule=rule, seed=0).mean
+        if isinstance(other, dict):
+            other = torch.cat([other[key].reshape(-1) for key in "abc"])
+        assert other.dtype == rows.dtype
+        assert torch.equal(other, mean)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
