@@ -273,12 +273,18 @@ def _switches() -> tuple[Callable[[], int], Callable[[int], Any]]:
 
 def _openblas(function: str) -> Any:
     """A function of OpenBLAS's own, under one of the names that numpy's builds give it; None without it."""
+    names = ("scipy_openblas_{}64_", "openblas_{}64_", "openblas_{}")
+    return function_of_numpys_library(*(name.format(function) for name in names))
+
+
+def function_of_numpys_library(*names: str) -> Any:
+    """The first of these that the libraries behind numpy have; None where they have none."""
     core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
     with suppress(OSError, TypeError):
         library = ctypes.CDLL(core.__file__)
-        for name in ("scipy_openblas_{}64_", "openblas_{}64_", "openblas_{}"):
-            if hasattr(library, name.format(function)):
-                return getattr(library, name.format(function))
+        for name in names:
+            if hasattr(library, name):
+                return getattr(library, name)
     return None
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from randeigen.backend.batched import Indices, Numbers, along, namespace, where_true
 from randeigen.backend.chunking import has_small_kernels
-from randeigen.geometry.eigen import MAX_CHEBYSHEV_DEGREE, RELATIVE_RESIDUAL, TARGET_GROWTH
+from randeigen.geometry.block_eigen import MAX_CHEBYSHEV_DEGREE, TARGET_GROWTH
+from randeigen.geometry.eigen import RELATIVE_RESIDUAL
 
 PIECE_NUMBERS = 2**17  # numbers of matrices at a time on a CPU: new memory costs more than a few steps more
 MAX_SQUARED_ROWS = 56  # rows up to which ten products of two matrices are fastest on a CPU

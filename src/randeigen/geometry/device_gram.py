@@ -11,7 +11,7 @@ import numpy as np
 
 from randeigen.backend.arrays import median, to_host_float64, working_size
 from randeigen.backend.device_blocks import takes
-from randeigen.geometry.eigen import top_by_blocks
+from randeigen.geometry.block_eigen import top_by_blocks
 from randeigen.geometry.gram import (
     GramGeometry,
     Index,
@@ -176,7 +176,7 @@ class DeviceGramGeometry(WideGramGeometry):
             self,
             gram=self.gram[lines][:, lines],
             prior_weights=self.prior_weights[index],
-            start=self.start[index],
+            directions=self.start[index],
             beyond=self._beyond_among(index),
         )
 

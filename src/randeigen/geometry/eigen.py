@@ -1,39 +1,32 @@
-"""Top eigenpairs: by LAPACK, by polynomials of the matrix on a block of directions, by power iteration.
-
-For a block the matrix may be a tensor on a GPU: then products are made there, and what is small on the host.
-"""
+"""Top eigenpairs by LAPACK, and by the paper's power iteration; where the bulk of a spectrum lies."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from randeigen.backend.arrays import is_tensor, joined, like, to_host_float64
-from randeigen.backend.chunking import single_threaded_blas
+from randeigen.backend.arrays import is_tensor, joined, to_host_float64
+from randeigen.backend.chunking import function_of_numpys_library, single_threaded_blas
 from randeigen.types import Array, Mask
 
 Operator: TypeAlias = Callable[[Array], Array]
+Start: TypeAlias = Array | Callable[[], Array]  # (n, p) secret directions, or what draws them if need be
 
-MAX_DECOMPOSED_ROWS = 24  # rows up to which all eigenvectors are had sooner than one by a system of equations
-MAX_DENSE_ROWS = 40  # rows up to which dense eigenvalues are always fastest
-SQUARINGS = 6  # the matrix to the power 2^6
+MIN_ALONE_ROWS = 10  # rows: of fewer numpy has all eigenpairs as soon as LAPACK one
+MAX_DECOMPOSED_ROWS = 24  # rows up to which numpy has all eigenvectors sooner than one by solving equations
+MAX_DENSE_ROWS = 64  # rows up to which dense eigenvalues are always fastest, and on one thread
 SOLVED_RESIDUAL = 1e-12  # of the eigenvalue, that a solution may have
 RELATIVE_RESIDUAL = 1e-10  # of the eigenvalue, whose own error is the residual squared over the gap
 MAX_PLAIN_EXPONENT = 300  # numbers within 2**±300 can be squared twice
 MAX_POWER_STEPS = 200  # power iterations where LAPACK has failed
-TINY = float(np.finfo(float).tiny)
-# By a block of directions.
 SEMICIRCLE = 2.2  # standard deviations from the middle to the end of an isotropic spectrum, with some room
-TARGET_GROWTH = 1e13  # factor that the top must gain on the bulk to be exact
-SETTLING_GROWTH = 1e2  # factor after which it is known, but for the last digits, how large the top is
-SETTLED_RESIDUAL = 1e-2  # of what tells eigenvalues apart, where it matters only how large the top one is
-MAX_CHEBYSHEV_DEGREE = 48  # products to get there; a Rayleigh-Ritz step costs as much as ten
-EARLY_CHECK_DEGREE = 8  # products after which a top eigenvalue outside the bulk has begun to grow
-CACHE_LINE_NUMBERS = 8  # numbers that a line of the cache holds
+WORK_NUMBERS = 67  # of work space for each row: LAPACK takes 64 columns at once if it can, and 3 more
+WORK_INTEGERS = 6  # the same of whole numbers
 
 
 class Top(NamedTuple):
@@ -48,8 +41,11 @@ class Top(NamedTuple):
         return Top(_shifted(max(self.value, 0.0), exponent), self.vector, _shifted(self.allowance, exponent))
 
 
-def top_dense(matrix: Array, start: Array) -> Top:
+def top_dense(matrix: Array, start: Start) -> Top:
     """By LAPACK; where that fails, by power iteration, with an allowance up to the Frobenius norm."""
+    if len(matrix) >= MIN_ALONE_ROWS and (top := _top_alone(matrix)):
+        return top
+    start = drawn(start)
     if len(matrix) > MAX_DECOMPOSED_ROWS and (top := _top_by_solving(matrix, start)):
         return top
     values, vectors = decomposed(matrix)
@@ -65,10 +61,66 @@ def top_dense(matrix: Array, start: Array) -> Top:
     return Top(value, vector, math.sqrt(np.vdot(matrix, matrix)) - value).scaled(exponent)
 
 
+def _top_alone(matrix: Array) -> Top | None:
+    """LAPACK's top eigenpair without the others, which numpy has no function for; None without it."""
+    solve, n = _dsyevx(), len(matrix)
+    if solve is None or not math.isfinite(np.vdot(matrix, matrix)):
+        return None
+    # The copy that LAPACK writes to, the eigenvalues, the eigenvector, and its work space, side by side.
+    room = np.empty(n * (n + 2 + WORK_NUMBERS + WORK_INTEGERS) + 2)
+    room[: n * n].reshape(n, n)[:] = matrix
+    start, sizes = room.ctypes.data, _sizes(n)
+    values = start + 8 * n * n
+    vector, work = values + 8 * n, values + 16 * n
+    integers = work + 8 * WORK_NUMBERS * n
+    found = integers + 8 * WORK_INTEGERS * n
+    arguments = (
+        b"V", b"I", b"L", sizes.n, start, sizes.n, sizes.zero, sizes.zero, sizes.n, sizes.n, sizes.zero,
+        found, values, vector, sizes.n, work, sizes.work, integers, integers + 40 * n, found + 8, 1, 1, 1,
+    )  # fmt: skip
+    if n <= MAX_DENSE_ROWS:
+        solve(*arguments)
+    else:
+        with single_threaded_blas(n):  # on busy cores threads wait for one another for long
+            solve(*arguments)
+    count, failed = room[-2:].view(np.int64).tolist()
+    value = float(room[n * n])
+    if failed or count != 1 or not math.isfinite(value):
+        return None
+    return Top(max(value, 0.0), room[n * (n + 1) : n * (n + 2)])
+
+
+class _Sizes(NamedTuple):
+    """Addresses of what LAPACK reads for matrices of one size."""
+
+    n: int
+    work: int
+    zero: int
+    memory: Any  # where they are
+
+
+@lru_cache(256)
+def _sizes(n: int) -> _Sizes:
+    memory = np.array([n, WORK_NUMBERS * n, 0], np.int64)
+    start = memory.ctypes.data
+    return _Sizes(start, start + 8, start + 16, memory)
+
+
+@cache
+def _dsyevx() -> Any:
+    """LAPACK's function for some eigenpairs of a symmetric matrix, if numpy's own library has it."""
+    # Under names that say that whole numbers have 64 bits.
+    function = function_of_numpys_library("scipy_dsyevx_64_", "dsyevx_64_")
+    if function is not None:
+        function.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_void_p] * 17 + [ctypes.c_size_t] * 3
+        function.restype = None
+    return function
+
+
 def _top_by_solving(matrix: Array, start: Array) -> Top | None:
     """LAPACK's top eigenvalue, and one step of inverse iteration; None if that did not get there."""
     try:
-        with single_threaded_blas(len(matrix)):  # on busy cores threads wait for one another for long
+        with single_threaded_blas(len(matrix)):
             value = float(np.linalg.eigvalsh(matrix)[-1])
             if not 0 < value < math.inf:
                 return None
@@ -81,6 +133,11 @@ def _top_by_solving(matrix: Array, start: Array) -> Top | None:
     if not rest @ rest <= SOLVED_RESIDUAL**2:
         return None
     return Top(value, vector)
+
+
+def drawn(start: Start) -> Array:
+    """The secret directions themselves."""
+    return start() if callable(start) else start
 
 
 def unit(vector: Array) -> Array:
@@ -134,48 +191,19 @@ def power_iteration(apply: Operator, start: Array, steps: int) -> Array:
     return vector
 
 
-class Spectrum(NamedTuple):
-    """A covariance, and where the bulk of its spectrum lies."""
+class Bulk(NamedTuple):
+    """Where the bulk of a covariance's spectrum lies."""
 
-    matrix: Any
-    raised: Any  # what moves its null direction into the bulk, if added: a number where that is all the same
     weighted: Mask  # (n,) rows that have weight
-    least: float  # of the diagonal entries of these
-    low: float  # where the bulk begins
+    diagonal: Array
+    middle: float
     width: float  # standard deviation of the eigenvalues
-    settled: float  # a top eigenvalue up to this need not be told from the next
+    low: float  # where it begins
+    high: float  # near its end
 
 
-class _RitzPair(NamedTuple):
-    """The top Ritz pair within the span of a block of directions."""
-
-    value: float
-    vector: Array
-    off: float  # the residual over what is allowed: at most 1 will do
-    residual: float  # in the matrix's own units: an eigenvalue lies within it
-    least: float  # the smallest Ritz value
-    basis: Array
-
-    def will_do(self, spectrum: Spectrum) -> bool:
-        if self.off <= 1:
-            return True
-        near = self.residual <= SETTLED_RESIDUAL * min(self.value, 4 * spectrum.width)
-        return near and self.value + self.residual <= spectrum.settled
-
-
-def top_by_blocks(
-    matrix: Any, root_weights: Array, start: Array, settled: float = 0.0, patient: bool = True
-) -> Top | None:
-    """`top_of_covariance` says what the arguments are. None if the top is too crowded.
-
-    A pair is returned only if its residual is at most r = RELATIVE_RESIDUAL; SETTLED_RESIDUAL, where the
-    eigenvalue is at most `settled`. That it is the top one rests on the start: every direction at the top
-    grows as much as the one returned, so to be missed it must have been all but orthogonal to each of the
-    secret directions, whose chance is about (r·sqrt(n))**p. Unless `patient`, None where it is not settled.
-
-    A few small eigenvalues, from rows that lost much of their weight, widen the spectrum until its top lies
-    within what looks like the bulk. Filtering then returns None, and squaring does the work.
-    """
+def bulk_of(matrix: Any, root_weights: Array) -> Bulk | None:
+    """By the mean and the variance of the eigenvalues; None where rounding is all there is."""
     weighted = root_weights > 0
     rank = max(int(np.count_nonzero(weighted)) - 1, 1)
     diagonal, square = _diagonal_and_square(matrix)
@@ -186,109 +214,7 @@ def top_by_blocks(
     low = max(middle - SEMICIRCLE * width, 0.0)
     # Of a semicircle's eigenvalues five lie beyond this: a block of eight holds them.
     high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
-    if not (patient or high <= settled):
-        return None
-    raised = outer(middle, like(root_weights, matrix)) if low > 0 else 0.0
-    least = float(diagonal[weighted].min())
-    spectrum = Spectrum(matrix, raised, weighted, least, low, width, settled)
-    start = np.multiply(start.T, weighted, order="C")
-    top = _top_by_filtering(spectrum, start, high, patient)
-    return top or (_top_by_squaring(spectrum, start) if patient else None)
-
-
-def _top_by_filtering(spectrum: Spectrum, block: Array, high: float, patient: bool) -> Top | None:
-    """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
-    low = min(spectrum.low, spectrum.least) if spectrum.low > 0 else 0.0
-    goal, before = SETTLING_GROWTH if high <= spectrum.settled else TARGET_GROWTH, math.inf
-    while True:
-        grown = _grown(spectrum, low, high, block, goal)
-        if grown is None:
-            return None
-        pair = _top_ritz_pair(spectrum, grown)
-        if not pair.value > high:  # what grew lies below the bulk, or LAPACK failed
-            return None
-        if pair.will_do(spectrum):
-            return Top(pair.value, pair.vector, pair.residual)
-        if not (patient and pair.off < before / 10):
-            return None
-        block, high, goal, before = pair.basis, max(high, pair.least), 10 * pair.off, pair.off
-
-
-def _grown(spectrum: Spectrum, low: float, high: float, block: Array, goal: float) -> Array | None:
-    """The block times a polynomial that is at most 1 between `low` and `high` and soon large beyond."""
-    p, n = block.shape
-    scale, shift = 4 / (high - low), 2 * (high + low) / (high - low)
-    size = float(np.vdot(block, block))
-    if is_tensor(spectrum.matrix):
-        from randeigen.geometry.device_eigen import grown_on_device  # built on what is here
-
-        return grown_on_device(spectrum, scale, shift, block, size, size * goal**2)
-    wide = n + -n % CACHE_LINE_NUMBERS
-    step = _aligned(wide)
-    np.multiply(spectrum.matrix, scale, out=step[:n, :n])
-    if spectrum.low > 0:
-        step[:n, :n] += scale * spectrum.raised
-    step.reshape(-1)[:: wide + 1] -= shift
-    before = np.zeros((p, wide))
-    before[:, :n] = block
-    after, spare = np.dot(before, step) / 2, np.empty_like(before)
-    for k in range(2, MAX_CHEBYSHEV_DEGREE + 1):
-        np.dot(after, step, out=spare)
-        spare -= before
-        before, after, spare = after, spare, before
-        if k % 2:  # the test costs a third of a product
-            continue
-        now = np.vdot(after, after)
-        if now >= size * goal**2:
-            break
-        if k == EARLY_CHECK_DEGREE and now < size:
-            return None
-    return np.asarray(after[:, :n])
-
-
-def _aligned(n: int) -> Array:
-    """An n×n array of zeros that begins where a line of the cache does: BLAS takes half as long over it."""
-    room = np.zeros(n * n + CACHE_LINE_NUMBERS)
-    skip = -(room.ctypes.data // room.itemsize) % CACHE_LINE_NUMBERS
-    return room[skip : skip + n * n].reshape(n, n)
-
-
-def _top_by_squaring(spectrum: Spectrum, block: Array) -> Top | None:
-    """By a 64th power of the matrix less the bulk of its spectrum. None if that does not converge."""
-    power = spectrum.matrix + spectrum.raised
-    power.reshape(-1)[:: len(power) + 1] -= like(spectrum.low * spectrum.weighted, power)
-    for _ in range(SQUARINGS):
-        power /= max(float(abs(power).max()), TINY)
-        power = power @ power.T  # symmetric, and so written: BLAS then does half the work
-    before = math.inf
-    while True:
-        pair = _top_ritz_pair(spectrum, _times(power, block.T).T)
-        if pair.will_do(spectrum):
-            return Top(pair.value, pair.vector, pair.residual)
-        if not pair.off < before / 10:  # too slow: the top is crowded
-            return None
-        block, before = pair.basis, pair.off
-
-
-def _top_ritz_pair(spectrum: Spectrum, block: Array) -> _RitzPair:
-    """Rayleigh-Ritz: the top eigenpair of the matrix within the span of some directions."""
-    basis = np.linalg.qr(block.T)[0]
-    image = _times(spectrum.matrix, basis)
-    values, vectors = decomposed(np.dot(basis.T, image))
-    value, top = float(values[-1]), vectors[:, -1]
-    vector = np.dot(basis, top)
-    rest = np.dot(image, top) - value * vector
-    # Relative to what tells the eigenvalues apart, not to their size: else isotropic rows would pass at once.
-    allowed = max(RELATIVE_RESIDUAL * min(value, 4 * spectrum.width), TINY)
-    residual = math.sqrt(rest @ rest)
-    return _RitzPair(value, vector, residual / allowed, residual, float(values[0]), basis.T)
-
-
-def _times(matrix: Any, vectors: Array) -> Array:
-    """(n, p) products, on the host."""
-    if is_tensor(matrix):
-        return to_host_float64(matrix @ like(np.ascontiguousarray(vectors), matrix))
-    return np.asarray(np.dot(matrix, vectors))
+    return Bulk(weighted, diagonal, middle, width, low, high)
 
 
 def _diagonal_and_square(matrix: Any) -> tuple[Array, float]:

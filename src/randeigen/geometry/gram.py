@@ -12,14 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import median
+from randeigen.geometry.block_eigen import top_by_blocks
 from randeigen.geometry.eigen import (
     MAX_DENSE_ROWS,
     Operator,
+    Start,
     Top,
     binary_exponent,
+    bulk_of,
+    drawn,
     outer,
     power_iteration,
-    top_by_blocks,
     top_dense,
 )
 from randeigen.geometry.lanczos import top_of_large_matrix
@@ -176,7 +179,7 @@ class GramGeometry(MeasuredGeometry):
 
     gram: Array  # (n+1, n+1) inner products, measured from a pivot near the rows
     prior_weights: Array  # (n,)
-    start: Array  # (n, p) secret directions from which the search for the top direction starts
+    directions: Start  # (n, p) secret ones, from which the search for the top direction starts
     scale: float = 1.0
     precision: float = 0.0  # rounding of an entry, relative to the two rows' norms
     distortion: float = 0.0
@@ -186,6 +189,11 @@ class GramGeometry(MeasuredGeometry):
     origin: ClassVar[None] = None
     check: ClassVar[None] = None  # it is exact: the certificate needs no other measurement
 
+    @cached_property
+    def start(self) -> Array:
+        """(n, p) secret directions from which the search for the top direction starts."""
+        return drawn(self.directions)
+
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         covariance, root_weights = self._covariance(weights)
         row_variances = covariance.diagonal()
@@ -194,7 +202,7 @@ class GramGeometry(MeasuredGeometry):
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
         if settled and self.n > MAX_DENSE_ROWS:
             settled *= median(row_variances[weights > 0])
-        top = top_of_covariance(covariance, root_weights, self.start, settled, trace)
+        top = top_of_covariance(covariance, root_weights, lambda: self.start, settled, trace)
         projected = project_rows(covariance, root_weights, top.vector)
         return top_direction_of(top, projected, weights, row_variances)
 
@@ -232,7 +240,7 @@ class GramGeometry(MeasuredGeometry):
             self,
             gram=self.gram[np.ix_(lines, lines)],
             prior_weights=self.prior_weights[index],
-            start=self.start[index],
+            directions=lambda: self.start[index],
             beyond=self._beyond_among(index),
         )
 
@@ -248,7 +256,7 @@ class GramGeometry(MeasuredGeometry):
             self,
             gram=lines @ self.gram @ lines.T,
             prior_weights=np.ones(m),
-            start=self.start[:m],
+            directions=lambda: self.start[:m],
             precision=min(self.precision, USUAL_ROUNDING),
             beyond=self._beyond_in(matrix),
         )
@@ -269,7 +277,7 @@ class GramGeometry(MeasuredGeometry):
 
 
 def top_of_covariance(
-    matrix: Array, root_weights: Array, start: Array, settled: float = 0.0, trace: float | None = None
+    matrix: Array, root_weights: Array, start: Start, settled: float = 0.0, trace: float | None = None
 ) -> Top:
     """Largest eigenvalue and its unit eigenvector of a weighted covariance in the space of the n rows.
 
@@ -289,6 +297,10 @@ def top_of_covariance(
         matrix, settled = np.ldexp(matrix, -exponent), 0.0
     top = None
     if settled and n > MAX_DENSE_ROWS:
-        top = top_by_blocks(matrix, root_weights, start, settled, patient=False)
-    top = top or (top_dense if n <= MAX_SOLVED_ROWS else top_of_large_matrix)(matrix, start)
+        bulk = bulk_of(matrix, root_weights)
+        if bulk is not None and bulk.high <= settled:
+            top = top_by_blocks(matrix, root_weights, drawn(start), settled, False, bulk)
+    if top is None:
+        large = n > MAX_SOLVED_ROWS
+        top = top_of_large_matrix(matrix, drawn(start)) if large else top_dense(matrix, start)
     return top.scaled(exponent) if exponent else top

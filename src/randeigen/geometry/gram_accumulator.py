@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64, working_size
 from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
+from randeigen.geometry.eigen import MAX_DENSE_ROWS
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
 from randeigen.geometry.odd_rows import gram_of_scaled_rows, unlike_pivot
 from randeigen.geometry.products import (
@@ -25,6 +26,7 @@ from randeigen.geometry.products import (
     Pivot,
     ScaledGram,
     added,
+    all_apart,
     at_exponents,
     is_offset,
     nothing,
@@ -157,9 +159,8 @@ class GramAccumulator:
         lost = max(float(np.ldexp(self.underflow, -2 * total.exponent)), UNDERFLOW) if self.underflow else 0.0
         beyond = total.beyond if np.count_nonzero(total.beyond) else None
         unit, ones = 2.0**total.exponent, np.ones(self.n)
-        return GramGeometry(
-            total.gram, ones, self.start, unit, self.precision, 0.0, total.floor + lost, beyond
-        )
+        start = (lambda: self.start) if self.n <= MAX_FEW_ROWS else self.start
+        return GramGeometry(total.gram, ones, start, unit, self.precision, 0.0, total.floor + lost, beyond)
 
     def _looks_offset(self, block: Block) -> bool:
         """Whether a few columns show an offset that most rows share, which saves the plain product.
@@ -248,6 +249,8 @@ class GramAccumulator:
         if odd or np.count_nonzero(self.unusable):
             squares = np.where(self.unusable, math.nan, squares)
             squares[odd] = math.nan
+        elif self.n <= MAX_DENSE_ROWS and all_apart(squares, gram[:-1, :-1]):
+            return False
         i, j = self._generator_and_pairs[1]
         return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])
 

@@ -217,6 +217,14 @@ def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
     return median(norms) > OFFSET_RATIO * max(quartile, 0.0)
 
 
+def all_apart(squared_norms: Array, inner_products: Array) -> bool:
+    """Whether no two rows are so near that `is_offset` could hold, whichever pairs it is shown."""
+    between = squared_norms[:, None] + squared_norms
+    between -= 2 * inner_products
+    between.reshape(-1)[:: squared_norms.size + 1] = math.inf
+    return bool(median(squared_norms) <= OFFSET_RATIO * between.min())
+
+
 def _finite(values: Array) -> Array:
     """The finite ones: all, if the sum of their squares is."""
     return values if math.isfinite(values.dot(values)) else values[np.isfinite(values)]
