@@ -29,6 +29,7 @@ VISIBLE_ROUNDING = 0.1  # of a distance: less adds half a percent to it at most
 EQUAL_WEIGHT_TOLERANCE = 1e-13  # of an even share: weights this close to it are it, but for rounding
 MAX_ROWS_COMPARED = 1_000  # kept and cut rows, each: more are not compared
 MAX_ROWS_IN_NOTE = 20
+MAX_LISTED_ROWS = 32  # rows up to which Python sorts and adds as soon as numpy has begun to
 
 
 def meaning(corrupt: str = "f corrupt rows", most: str = "this", rows: str = "rows") -> str:
@@ -78,7 +79,7 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
     """
     weights = _checked(geometry, weights, f)
     measured = geometry.check or geometry
-    top = measured.top_direction(weights)
+    top = measured.top_variance(weights)
     variance = math.inf if _beyond(geometry, weights) else top.variance + top.allowance
     return bound(measured, weights, f, variance)
 
@@ -143,6 +144,9 @@ def corruptible(weights: Array, f: int) -> tuple[float, float]:
     if f >= weights.size:
         return float(weights.sum()), 0.0
     cut = weights.size - f
+    if weights.size <= MAX_LISTED_ROWS:
+        listed = sorted(weights.tolist())
+        return math.fsum(listed[cut:]), math.fsum(listed[:cut])
     ordered = weights.copy()
     ordered.sort()
     return float(ordered[cut:].sum()), float(ordered[:cut].sum())
@@ -156,13 +160,13 @@ def distance_to_mean(geometry: Geometry, weights: Weights, scale: float) -> floa
     """
     if geometry.beyond is not None:
         return math.inf  # the plain mean holds a row that is further out than can be measured
-    even, weights = np.full(geometry.n, 1 / geometry.n), scale * weights
+    even, weights = 1 / geometry.n, weights if scale == 1 else scale * weights
     change = abs(weights - even)
     if equal := np.count_nonzero(near := change < EQUAL_WEIGHT_TOLERANCE / geometry.n):
         if equal == near.size:
             return 0.0
         weights, change = np.where(near, even, weights), np.where(near, 0.0, change)
-    distance = geometry.distance_between(weights, even)
+    distance = geometry.distance_between(weights, np.full(geometry.n, even))
     hidden = float(change.sum()) * math.sqrt(geometry.rounding_error(change))
     if hidden > VISIBLE_ROUNDING * distance:
         distance = math.hypot(distance, hidden)

@@ -119,8 +119,8 @@ class RowSizes(NamedTuple):
         """Those of the rows that have weight, where all was measured."""
         if geometry.partial:
             return None
-        norm = float(weights @ geometry.squared_norms()) / (1 - geometry.distortion)
-        spread = float(weights @ geometry.squared_norms_from_pivot())
+        norm = float(weights.dot(geometry.squared_norms())) / (1 - geometry.distortion)
+        spread = float(weights.dot(geometry.squared_norms_from_pivot()))
         return cls(math.sqrt(norm), math.sqrt(spread), geometry.scale)
 
     @property
@@ -134,9 +134,8 @@ class WeightedSum:
 
     def __init__(self, weights: Weights, usable: Mask, size: RowSizes | None = None) -> None:
         self.runs = _runs(usable, weights)
-        self.weights = np.zeros(weights.size)
-        for run in self.runs:
-            self.weights[run] = weights[run]
+        everything = np.count_nonzero(usable) == usable.size
+        self.weights = weights if everything else np.where(usable, weights, 0.0)
         self._weights_beside: Any = None  # the weights in the blocks' library, dtype and device
         self._size, self._count = size, int(np.count_nonzero(self.weights))
         self._itemsize, self._wide = 8, False

@@ -80,17 +80,15 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     want = Statistic.DIRECTIONS if by_directions else Statistic.GRAM
     with single_threaded_blas(source.n):  # for small products its threads would wait for one another
         whole = source.measure(want, kind, seed, progress=options.progress)
-    assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
-    usable = _usable(source)
-    index = usable.nonzero()[0]
-    cloud, notes = whole.take(index) if source.unusable else whole, assumed.notes
-    if claims is not None:
-        prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)
-        cloud, notes = cloud.with_prior_weights(prior), (*notes, *on_claims)
-    rng = coins_for(rule, seed)
-    judgement = judge(cloud, rule, index, assumed, rng)
-    verdict, by_column = judgement.verdict, judgement.decision.combine is not None
-    with single_threaded_blas(cloud.n):
+        assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
+        usable = _usable(source)
+        index = usable.nonzero()[0]
+        cloud, notes = whole.take(index) if source.unusable else whole, assumed.notes
+        if claims is not None:
+            prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)
+            cloud, notes = cloud.with_prior_weights(prior), (*notes, *on_claims)
+        judgement = judge(cloud, rule, index, assumed, coins_for(rule, seed))
+        verdict, by_column = judgement.verdict, judgement.decision.combine is not None
         groups = [] if by_column else cut_together(cloud, verdict.weights, assumed.certified)
         between = distance_to_mean(cloud, verdict.weights, verdict.scale)
         mean, away, to_mean = source.combine(judgement, usable, options.progress)

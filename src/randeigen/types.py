@@ -125,6 +125,9 @@ class Geometry(Protocol):
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         """Of greatest variance, under weights of any sum; rough if that is ≤ `settled` typical rows'."""
 
+    def top_variance(self, weights: Array) -> TopDirection:
+        """The same, if nobody asks for projections: they may be 0."""
+
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
     ) -> TopDirection:
@@ -174,10 +177,7 @@ class Combiner(Protocol):
 
 @dataclass(frozen=True)
 class ChunkedWeights:
-    """Each `chunk` consecutive columns have weights of their own: what `weights_of` makes of their geometry.
-
-    A rule declares it; the pipeline measures the chunks, so that no rule does.
-    """
+    """Each `chunk` columns have weights of their own: what `weights_of` makes of them, once measured."""
 
     chunk: int  # columns
     seed: int  # of the measurements

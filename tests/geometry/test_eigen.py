@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
+from randeigen.geometry import eigen
 from randeigen.geometry.eigen import power_iteration
 from randeigen.geometry.gram import GramGeometry, top_of_covariance
 from randeigen.geometry.lanczos import top_of_operator
@@ -105,3 +108,43 @@ def test_the_papers_power_iteration_gets_as_far_as_its_steps() -> None:
         0.5 / np.hypot(1, 0.5)
     )
     assert not power_iteration(np.zeros((2, 2)).__matmul__, np.ones(2), 5).any()
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 64, 65, 160])
+def test_numpy_does_where_its_lapack_cannot_be_called(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, _ = covariance(RNG.standard_normal((n, 90)), 1 + RNG.random(n))
+    start = RNG.standard_normal((n, 8))
+    called = eigen.top_dense(matrix, start)
+    monkeypatch.setattr(eigen, "_dsyevx", lambda: None)
+    assert eigen.top_eigenvalue(matrix) is None
+    value, vector, allowance = eigen.top_dense(matrix, start)
+    assert (called.value, called.allowance) == (pytest.approx(value, rel=1e-12, abs=1e-12), allowance)
+    if n > 1:
+        assert abs(called.vector @ vector) == pytest.approx(1)
+
+
+@pytest.mark.skipif(eigen._dsyevx() is None, reason="numpy's libraries have no such function")
+def test_the_eigenvalue_alone_is_that_of_the_pair() -> None:
+    for n in (2, 10, 64, 65, 160):
+        matrix, _ = covariance(RNG.standard_normal((n, 90)), 1 + RNG.random(n))
+        value, vector, _ = eigen.top_dense(matrix, lambda: pytest.fail("no start is needed"))
+        assert eigen.top_eigenvalue(matrix) == pytest.approx(value, rel=1e-14)
+        assert np.linalg.norm(matrix @ vector - value * vector) <= 1e-13 * value
+
+
+def test_pairs_found_by_threads_at_once_are_their_own() -> None:
+    tables = [covariance(RNG.standard_normal((30, 90)), np.ones(30))[0] for _ in range(40)]
+    start = RNG.standard_normal((30, 8))
+    alone = [eigen.top_dense(each, start).value for each in tables]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda each: eigen.top_dense(each, start).value, tables * 5)) == alone * 5
+
+
+def test_a_top_variance_is_that_of_the_direction() -> None:
+    for n in (3, 40, 100, 200):
+        rows, weights = RNG.standard_normal((n, 50)), RNG.random(n) * (RNG.random(n) > 0.3) + np.eye(n)[0]
+        table = np.pad(rows @ rows.T, (0, 1))
+        geometry = GramGeometry(table, np.ones(n), RNG.standard_normal((n, 8)))
+        alone, whole = geometry.top_variance(weights), geometry.top_direction(weights)
+        assert alone.variance == pytest.approx(whole.variance, rel=1e-12)
+        assert alone.typical_row_variance == whole.typical_row_variance

@@ -62,7 +62,6 @@ MAX_JUDGED_NUMBERS = 2**22  # of parts that are judged together: where their uni
 DEVICE_GRAM_NUMBERS = 2**23  # of Gram matrices that are judged together on a GPU: a verdict is many launches
 DEVICE_SLICE_NUMBERS = 2**24  # numbers of parts that are cast to float64 together on a GPU: 128 MB
 MIXED_NUMBERS = 2**22  # numbers of pre-aggregated rows that are made at a time
-
 TORCH_GRAIN = 2**15  # numbers up to which torch copies on one thread; its others spin on cores we need
 
 # Strips.
@@ -252,9 +251,9 @@ class _Blas:
         with self._lock:
             if self._users == 0:
                 self._before = self._get_threads()
+                if self._before > 1:
+                    self._set_threads(1)
             self._users += 1
-            if self._before > 1:
-                self._set_threads(1)
             return self._before
 
     def __exit__(self, *error: object) -> None:
@@ -278,7 +277,7 @@ def _openblas(function: str) -> Any:
 
 
 def function_of_numpys_library(*names: str) -> Any:
-    """The first of these that the libraries behind numpy have; None where they have none."""
+    """The first of these that the libraries behind numpy have, or None."""
     core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
     with suppress(OSError, TypeError):
         library = ctypes.CDLL(core.__file__)

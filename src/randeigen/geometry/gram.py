@@ -15,17 +15,16 @@ from randeigen.backend.arrays import median
 from randeigen.geometry.block_eigen import top_by_blocks
 from randeigen.geometry.eigen import (
     MAX_DENSE_ROWS,
-    Operator,
     Start,
     Top,
     binary_exponent,
     bulk_of,
-    drawn,
-    outer,
-    power_iteration,
+    start_of,
     top_dense,
+    top_eigenvalue,
 )
 from randeigen.geometry.lanczos import top_of_large_matrix
+from randeigen.geometry.power import top_direction_by_power
 from randeigen.types import Array, Mask, TopDirection
 
 Index: TypeAlias = NDArray[np.intp]
@@ -72,6 +71,12 @@ class MeasuredGeometry(ABC):
     def take(self: Measured, index: Index) -> Measured:
         """The same rows without the others; no copy in the ordinary case, where every row is taken."""
         return self if np.array_equal(index, np.arange(self.n)) else self._take(index)
+
+    @abstractmethod
+    def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection: ...
+
+    def top_variance(self, weights: Array) -> TopDirection:
+        return self.top_direction(weights)
 
     def squared_distances(self) -> Array:
         return squared_distances_of(self.squared_norms_from_pivot(), self.inner_products())
@@ -154,25 +159,6 @@ def top_direction_of(top: Top, projected: Array, weights: Array, row_variances: 
     return TopDirection(top.value, projections, median(row_variances), top.allowance)
 
 
-def top_direction_by_power(
-    apply: Operator, project: Operator, start: Array, steps: int, weights: Array
-) -> TopDirection:
-    """The direction v_N that the paper's power iteration reaches in N steps; `start` is B·v_0.
-
-    With B the centred rows, the iterates are seen as u = B·v, and the direction that u stands for is Bᵀ·u: it
-    is one step ahead of u, so that u makes one step less.
-    """
-    _, exponent = math.frexp(float(abs(start).max()))
-    vector = power_iteration(apply, np.ldexp(start, -exponent), steps - 1)
-    image = apply(vector)
-    square = float(vector @ image)  # squared norm of the combination Σ vᵢ·xᵢ, whose direction this is
-    if not 0 < square < math.inf:
-        return TopDirection(max(square, 0.0), np.zeros(weights.size))
-    projections = np.where(weights > 0, project(vector) / math.sqrt(square), 0.0)
-    size = math.ldexp(0.5, math.frexp(square)[1])  # its squares may overflow
-    return TopDirection(float((image / size) @ (image / size)) / (square / size) * size, projections)
-
-
 @dataclass(frozen=True, eq=False)
 class GramGeometry(MeasuredGeometry):
     """The exact Gram matrix. The caller's origin is its last line, so norms survive a shift of all rows."""
@@ -192,14 +178,22 @@ class GramGeometry(MeasuredGeometry):
     @cached_property
     def start(self) -> Array:
         """(n, p) secret directions from which the search for the top direction starts."""
-        return drawn(self.directions)
+        return start_of(self.directions)
 
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
+        return self._top(weights, settled)
+
+    def top_variance(self, weights: Array) -> TopDirection:
+        return self._top(weights, alone=True)
+
+    def _top(self, weights: Array, settled: float = 0.0, alone: bool = False) -> TopDirection:
         covariance, root_weights = self._covariance(weights)
         row_variances = covariance.diagonal()
         trace = float(row_variances.sum())
         if self._is_rounding(trace, weights):
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
+        if alone and self.n <= MAX_SOLVED_ROWS and (value := top_eigenvalue(covariance)) is not None:
+            return top_direction_of(Top(value, weights), np.zeros(self.n), weights, row_variances)
         if settled and self.n > MAX_DENSE_ROWS:
             settled *= median(row_variances[weights > 0])
         top = top_of_covariance(covariance, root_weights, lambda: self.start, settled, trace)
@@ -266,13 +260,13 @@ class GramGeometry(MeasuredGeometry):
 
     def _covariance(self, weights: Array) -> tuple[Array, Array]:
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩, which has the eigenvalues of Σ_w; and the roots of the weights."""
-        inner = self.inner_products()
+        inner = self.gram[:-1, :-1]
         w = weights / weights.sum()
-        root_weights, shift = np.sqrt(w), np.dot(inner, w)
+        root_weights, shift = np.sqrt(w), inner.dot(w)
         shift -= w.dot(shift) / 2
         covariance = shift[:, None] + shift
-        np.subtract(inner, covariance, out=covariance)
-        covariance *= outer(1.0, root_weights)
+        np.subtract(inner, covariance, covariance)
+        covariance *= root_weights[:, None] * root_weights
         return covariance, root_weights
 
 
@@ -299,8 +293,8 @@ def top_of_covariance(
     if settled and n > MAX_DENSE_ROWS:
         bulk = bulk_of(matrix, root_weights)
         if bulk is not None and bulk.high <= settled:
-            top = top_by_blocks(matrix, root_weights, drawn(start), settled, False, bulk)
+            top = top_by_blocks(matrix, root_weights, start_of(start), settled, False, bulk)
     if top is None:
         large = n > MAX_SOLVED_ROWS
-        top = top_of_large_matrix(matrix, drawn(start)) if large else top_dense(matrix, start)
+        top = top_of_large_matrix(matrix, start_of(start)) if large else top_dense(matrix, start)
     return top.scaled(exponent) if exponent else top

@@ -73,10 +73,11 @@ def measure(
             accumulator.add(columns, block if in_parts else as_host_array(block))
             if progress:
                 progress("measuring", columns.stop, rows.d)
-        # In the finished geometry these rows are zero.
-        not_finite = accumulator.unusable.nonzero()[0].tolist()
+        not_finite = accumulator.unusable.nonzero()[0]  # in the finished geometry these rows are zero
         geometry = accumulator.geometry()
-    unusable = dict.fromkeys(not_finite, NOT_FINITE) | dict(rows.unusable)
+    if not (not_finite.size or rows.unusable):
+        return geometry, {}
+    unusable = dict.fromkeys(not_finite.tolist(), NOT_FINITE) | dict(rows.unusable)
     return geometry, dict(sorted(unusable.items()))
 
 
@@ -117,7 +118,7 @@ class GramAccumulator:
     def __init__(self, n: int, seed: int, segment: int = 0) -> None:
         self._coins = [seed, Stream.MEASUREMENT, *([segment] if segment else [])]
         self.n, self.unusable = n, np.zeros(n, dtype=bool)
-        self.total = nothing(n)
+        self.total, self._is_empty = nothing(n), True
         self.precision = self.underflow = 0.0  # what rounding, and underflow, may take from an entry
         self.offset = False  # whether some block was far from the origin: the next ones will be too
         self.norms: Array | None = None  # of the rows of the block that is being added, if they were measured
@@ -134,7 +135,7 @@ class GramAccumulator:
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns, from the first pivot near its rows: none, random ones, the median."""
-        self.norms, is_first = None, self.total.exponents.max() == UNSET
+        self.norms, is_first = None, self._is_empty
         looks_offset = self.offset or (is_first and self._looks_offset(block))
         if not looks_offset and self._add_from(block, None):
             return
@@ -196,7 +197,7 @@ class GramAccumulator:
             if self._is_offset(in_one_unit(measured, self.unusable).gram, []):
                 return False
         else:
-            measured = without(measured, odd)
+            measured = without(measured, odd) if odd else measured
             if self._is_offset(measured.gram, odd):
                 return False
             if odd:
@@ -206,7 +207,9 @@ class GramAccumulator:
         return True
 
     def _add(self, measured: ScaledGram, precision: float) -> None:
-        self.total = added(self.total, without(measured, self.unusable.nonzero()[0].tolist()))
+        if np.count_nonzero(self.unusable):
+            measured = without(measured, self.unusable.nonzero()[0].tolist())
+        self.total, self._is_empty = measured if self._is_empty else added(self.total, measured), False
         self.precision = max(self.precision, precision)
 
     def _scaled(

@@ -61,6 +61,9 @@ class PartialGeometry:
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         raise _unmeasured(Statistic.GRAM)
 
+    def top_variance(self, weights: Array) -> TopDirection:
+        raise _unmeasured(Statistic.GRAM)
+
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
     ) -> TopDirection:

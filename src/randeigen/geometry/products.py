@@ -79,8 +79,11 @@ def scaled_gram(
         exponents[n] = UNSET if pivot_rows is None else exponent
         return ScaledGram(to_host_float64(gram), exponents), precision
     cut = parts(block)
-    terms = parallel_map(lambda part: _term(part, pivot_rows), cut)
     total, exponents = np.zeros((n + 1, n + 1)), np.zeros(n + 1, np.int64)
+    if pivot_rows is None and len(cut) == 1:
+        total[:n, :n], exponents[n] = _term(block, None)[0], UNSET
+        return ScaledGram(total, exponents), rounding(n, block.shape[1], block.dtype.itemsize)
+    terms = parallel_map(lambda part: _term(part, pivot_rows), cut)
     exponents[n] = exponent = max(term[-1] for term in terms)
     for gram, to_origin, origin, exponent_here in terms:
         total[:n, :n] += gram

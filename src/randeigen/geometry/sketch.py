@@ -21,7 +21,6 @@ from randeigen.geometry.gram import (
     Index,
     MeasuredGeometry,
     of_plain_size,
-    top_direction_by_power,
     top_direction_of,
 )
 from randeigen.geometry.lanczos import top_of_operator
@@ -34,6 +33,7 @@ from randeigen.geometry.point_sums import (
     weighted_sum,
 )
 from randeigen.geometry.point_sums import inner_products as inner_products_of
+from randeigen.geometry.power import top_direction_by_power
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.projection import EPS_JL, GaussianProjection, SparseProjection, distortion
 from randeigen.types import Array, Block, Mask, TopDirection

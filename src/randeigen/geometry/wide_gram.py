@@ -9,8 +9,9 @@ import numpy as np
 from randeigen.backend.arrays import largest_magnitudes, to_host_float64
 from randeigen.backend.chunking import GRAM_LINES_AT_ONCE
 from randeigen.geometry.eigen import Operator
-from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, top_direction_by_power, top_direction_of
+from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, top_direction_of
 from randeigen.geometry.lanczos import top_of_operator
+from randeigen.geometry.power import top_direction_by_power
 from randeigen.geometry.products import scale_exponent
 from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator, UnitLimits
 from randeigen.types import Array, Block, TopDirection
@@ -73,6 +74,9 @@ class WideGramGeometry(GramGeometry):
         apply, project, row_variances = self._operators(weights)
         top = top_of_operator(apply, self.start)
         return top_direction_of(top, project(top.vector), weights, row_variances)
+
+    def top_variance(self, weights: Array) -> TopDirection:
+        return self.top_direction(weights)
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator

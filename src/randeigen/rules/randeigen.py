@@ -84,16 +84,17 @@ class RandEigen(Rule):
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Filter round by round, then average the rounds."""
         far = far_outliers(geometry, f)
-        w = np.where(far, 0.0, geometry.prior_weights)
+        w = np.where(far, 0.0, geometry.prior_weights) if np.count_nonzero(far) else geometry.prior_weights
         floor, pace = _floor(geometry.prior_weights, f), 0.0
         many = geometry.n > MANY_ROWS
         patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if many else PATIENT_AND_HURRIED_ROUNDS
         history = FilterHistory(geometry, w, f, far)
         for past in range(patient + hurried + 1):
-            top, rounding = geometry.top_direction(w, ISOTROPY_TOLERANCE), geometry.rounding_error(w)
-            history.add_round(w, top.variance, rounding)
             total = float(w.sum())
-            room = total - floor
+            room, rounding = total - floor, geometry.rounding_error(w)
+            is_last = room <= NEGLIGIBLE_WEIGHT * total  # then no direction is filtered along
+            top = geometry.top_variance(w) if is_last else geometry.top_direction(w, ISOTROPY_TOLERANCE)
+            history.add_round(w, top.variance, rounding)
             if stop := _stop(w, top, rounding, room / total, f):
                 break
             share = removal_share(top, w)
@@ -241,9 +242,9 @@ class FilterHistory:
         """Record for each row the round in which it lost most weight."""
         loss = before - after
         more = loss > self._largest_loss
-        self._largest_loss[more] = loss[more]
+        np.copyto(self._largest_loss, loss, where=more)
         self.dropped_in_round[more] = len(self.weights)
-        self.scores[more] = scores_in_variances(top)[more]
+        np.copyto(self.scores, scores_in_variances(top), where=more)
 
     def verdict(self, stop: Stop, top: TopDirection) -> Verdict:
         """The average of all rounds, measured once more so that it has a certificate of its own.
@@ -251,8 +252,8 @@ class FilterHistory:
         `top` is the top direction of the last round.
         """
         w = self._average()
-        if len(self.weights) > 1 or not np.array_equal(w, self.weights[0]):
-            top = self.geometry.top_direction(w)
+        if len(self.weights) > 1:
+            top = self.geometry.top_variance(w)
             self.add_round(w, top.variance, self.geometry.rounding_error(w))
         if top.allowance:
             self.bounds[-1] = bound(self.geometry, w, self.f, top.variance + top.allowance)
