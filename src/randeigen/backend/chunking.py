@@ -38,6 +38,7 @@ DEVICE_VIEW_COLUMNS = 2**30  # columns of a view on a GPU, where each costs laun
 DEVICE_COPY_BLOCKS = 4  # copies on a GPU may be as many blocks wide; that stays far below 64 MB
 MAX_BLOCK_COLUMNS = 4_200_000  # columns that are merged at once; a multiple of every block multiple in use
 MAX_COPIED_BYTES = 2**24  # bytes of all rows up to which one thread copies or casts them, block by block
+MAX_KEPT_BYTES = 2**18  # bytes of all rows, copied or cast, that are kept for the second reading
 MAX_COPY_BYTES = 2**24  # bytes of a block from which unusable rows are left out by copying the others
 
 # Parts.
@@ -239,8 +240,7 @@ def weighted_columns(weights: Any, matrix: Any, out: Any = None) -> Any:
 class _Blas:
     """Limits BLAS to one thread while any caller is inside; yields the thread count it had before.
 
-    It is set for the whole process. Where it cannot be set, 1: BLAS goes on with its own threads, and nobody
-    adds to them.
+    Set for the whole process; where it cannot be, 1: BLAS goes on with its threads, and nobody adds to them.
     """
 
     def __init__(self) -> None:

@@ -34,6 +34,7 @@ from randeigen.backend.chunking import (
     DEVICE_VIEW_COLUMNS,
     HOST_VIEW_BLOCKS,
     MAX_COPIED_BYTES,
+    MAX_KEPT_BYTES,
     block_columns,
     block_width,
 )
@@ -97,6 +98,7 @@ class ArrayRows:
         self._views = as_it_is and not negated
         self._budget = HOST_VIEW_BLOCKS * block_bytes if self._views else block_bytes
         self._multiple = multiple
+        self._kept: Block | None = None  # all columns, once cast, if they are few
         if not self.on_host:
             columns = DEVICE_VIEW_COLUMNS * self.n * self._work.itemsize
             self._budget = columns if self._views else DEVICE_COPY_BLOCKS * block_bytes
@@ -116,10 +118,15 @@ class ArrayRows:
                 of_all = range(columns.start, columns.stop)
                 yield columns, HostLeaves(self._fill, range(self.n), of_all, working_on_host(self._work))
             return
+        if self._kept is not None:
+            yield slice(0, self.d), self._kept
+            return
         buffer = empty((self.n, block_width(*shape)), self._work, self._array)
         for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
             copy(block, self._array[:, columns])
+            if block.shape[1] == self.d and block.nbytes <= MAX_KEPT_BYTES:
+                self._kept = block  # for the second reading
             yield columns, block
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
@@ -150,7 +157,10 @@ class _VectorAnswer:
         return store(self._memory[columns], values)
 
     def memory_for(self, columns: slice, like: Any) -> Any:
-        return self._memory[columns] if self._memory.dtype == like.dtype else None
+        if self._memory.dtype != like.dtype:
+            return None
+        whole = columns.stop - columns.start == len(self._memory)
+        return self._memory if whole else self._memory[columns]
 
     def finish(self, weights: Weights) -> Any:
         return self._vector

@@ -28,6 +28,7 @@ from randeigen.backend.chunking import (
     DEVICE_COPY_BLOCKS,
     HOST_VIEW_BLOCKS,
     MAX_COPIED_BYTES,
+    MAX_KEPT_BYTES,
     block_columns,
     block_width,
 )
@@ -93,6 +94,7 @@ class RecordRows:
         self._work = working(self._dtypes)
         self._budget = block_bytes * (1 if self.on_host else DEVICE_COPY_BLOCKS)
         self._multiple = multiple
+        self._kept: Block | None = None  # all columns, once copied, if they are few
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """Blocks copied into one buffer, across as many leaves as fit; on a GPU the leaves where they are."""
@@ -102,12 +104,17 @@ class RecordRows:
         if self.on_host and self.n * self.d * self._work.itemsize > MAX_COPIED_BYTES:
             yield from self._parts_to_copy(math.lcm(self._multiple, multiple))
             return
+        if self._kept is not None:
+            yield slice(0, self.d), self._kept
+            return
         shape = self.d, self.n, self._work.itemsize, self._budget, math.lcm(self._multiple, multiple)
         buffer = as_writable_array(empty((self.n, block_width(*shape)), self._work, self._like))
         fill = self._fill if self.on_host else self._fill_on_device
         for columns in block_columns(*shape):
             block = buffer[:, : columns.stop - columns.start]
             fill(block, range(self.n), columns)
+            if block.shape[1] == self.d and block.nbytes <= MAX_KEPT_BYTES:
+                self._kept = block  # for the second reading
             yield columns, block
 
     def _parts_to_copy(self, multiple: int) -> Iterator[tuple[slice, HostLeaves]]:
