@@ -178,7 +178,9 @@ class GramAccumulator:
 
     def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
         """Add the block as measured from this pivot, unless that is far from the rows."""
-        measured, precision = scaled_gram(block, pivot_rows, self.norms, lambda: self.start)
+        # Of few rows the secret directions are seldom needed: a GPU has done its work before they are drawn.
+        meanwhile = (lambda: self.start) if self.n > MAX_DENSE_ROWS else (lambda: None)
+        measured, precision = scaled_gram(block, pivot_rows, self.norms, meanwhile)
         if self._add_measured(block, pivot_rows, measured, precision):
             return True
         self.norms = np.sqrt(measured.gram.diagonal()[:-1]) if pivot_rows is None else self.norms

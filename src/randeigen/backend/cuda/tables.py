@@ -99,9 +99,13 @@ def on_device(device: Any, *tables: NDArray[Any], wait: bool = False) -> list[An
     for each, size in zip(numbers, sizes, strict=True):
         whole[at : at + each.size] = each
         at += size
-    parts = torch.from_numpy(whole).to(device, non_blocking=not wait).split(sizes)
+    there = torch.from_numpy(whole).to(device, non_blocking=not wait)
+    parts = there.split(sizes) if len(sizes) > 1 else [there]
     floats = {np.dtype(np.float64): torch.float64, np.dtype(np.float32): torch.float32}
-    return [part.view(floats.get(t.dtype, torch.int64)) for part, t in zip(parts, tables, strict=True)]
+    return [
+        part.view(floats[t.dtype]) if t.dtype in floats else part
+        for part, t in zip(parts, tables, strict=True)
+    ]
 
 
 @cache
