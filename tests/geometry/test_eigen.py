@@ -116,7 +116,7 @@ def test_numpy_does_where_its_lapack_cannot_be_called(n: int, monkeypatch: pytes
     start = RNG.standard_normal((n, 8))
     called = eigen.top_dense(matrix, start)
     monkeypatch.setattr(eigen, "_dsyevx", lambda: None)
-    assert eigen.top_eigenvalue(matrix) is None
+    assert eigen.top_eigenvalue(matrix, np.ones(n)) is None
     value, vector, allowance = eigen.top_dense(matrix, start)
     assert (called.value, called.allowance) == (pytest.approx(value, rel=1e-12, abs=1e-12), allowance)
     if n > 1:
@@ -128,7 +128,7 @@ def test_the_eigenvalue_alone_is_that_of_the_pair() -> None:
     for n in (2, 10, 64, 65, 160):
         matrix, _ = covariance(RNG.standard_normal((n, 90)), 1 + RNG.random(n))
         value, vector, _ = eigen.top_dense(matrix, lambda: pytest.fail("no start is needed"))
-        assert eigen.top_eigenvalue(matrix) == pytest.approx(value, rel=1e-14)
+        assert eigen.top_eigenvalue(matrix, np.ones(n)) == pytest.approx(value, rel=1e-14)
         assert np.linalg.norm(matrix @ vector - value * vector) <= 1e-13 * value
 
 
@@ -148,3 +148,17 @@ def test_a_top_variance_is_that_of_the_direction() -> None:
         alone, whole = geometry.top_variance(weights), geometry.top_direction(weights)
         assert alone.variance == pytest.approx(whole.variance, rel=1e-12)
         assert alone.typical_row_variance == whole.typical_row_variance
+
+
+@pytest.mark.parametrize("n", [2, 10, 60, 100])
+def test_equal_eigenvalues_of_parts_that_have_nothing_in_common_are_counted(n: int) -> None:
+    """LAPACK's own count of them is wrong, and it writes where nobody expects it to."""
+    for weights in (np.ones(n), (np.arange(n) % 3 > 0) + np.eye(n)[0]):
+        matrix, half = covariance(np.eye(n), weights)
+        matrix[half == 0] = matrix[:, half == 0] = 0.0
+        pairs = np.kron(np.eye(n), np.ones((2, 2)))
+        for table in (matrix, np.diag(half), np.diag(half * np.arange(n)), pairs):
+            own = half if len(table) == n else np.ones(2 * n)
+            top = eigen.top_dense(table, RNG.standard_normal((len(table), 8)), own)
+            assert top.value == pytest.approx(np.linalg.eigvalsh(table)[-1], rel=1e-12)
+            assert np.linalg.norm(table @ top.vector - top.value * top.vector) <= 1e-12 * top.value

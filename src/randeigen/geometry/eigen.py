@@ -42,9 +42,12 @@ class Top(NamedTuple):
         return Top(_shifted(max(self.value, 0.0), exponent), self.vector, _shifted(self.allowance, exponent))
 
 
-def top_dense(matrix: Array, start: Start) -> Top:
-    """By LAPACK; where that fails, by power iteration, with an allowance up to the Frobenius norm."""
-    if top := _top_alone(matrix):
+def top_dense(matrix: Array, start: Start, root_weights: Array | None = None) -> Top:
+    """By LAPACK; where that fails, by power iteration, with an allowance up to the Frobenius norm.
+
+    Where `root_weights` are 0, if they are given, lines of the matrix are.
+    """
+    if top := _top_alone(matrix, root_weights):
         return top
     start = start_of(start)
     if len(matrix) > MAX_DECOMPOSED_ROWS and (top := _top_by_solving(matrix, start)):
@@ -62,13 +65,13 @@ def top_dense(matrix: Array, start: Start) -> Top:
     return Top(value, vector, math.sqrt(np.vdot(matrix, matrix)) - value).scaled(exponent)
 
 
-def top_eigenvalue(matrix: Array) -> float | None:
+def top_eigenvalue(matrix: Array, root_weights: Array) -> float | None:
     """What `top_dense` finds by LAPACK, without the eigenvector: three quarters of the time."""
-    top = _top_alone(matrix, b"N")
+    top = _top_alone(matrix, root_weights, b"N")
     return None if top is None else top.value
 
 
-def _top_alone(matrix: Array, job: bytes = b"V") -> Top | None:
+def _top_alone(matrix: Array, root_weights: Array | None = None, job: bytes = b"V") -> Top | None:
     """LAPACK's top eigenpair without the others, which numpy has no function for; None where it fails.
 
     With b"N" as its job, not b"V", the eigenvalue alone.
@@ -76,6 +79,13 @@ def _top_alone(matrix: Array, job: bytes = b"V") -> Top | None:
     solve, n = _dsyevx(), len(matrix)
     if solve is None or not math.isfinite(np.vdot(matrix, matrix)):
         return None
+    if root_weights is not None and np.count_nonzero(root_weights) < n:
+        index = root_weights.nonzero()[0]
+        if (top := _top_alone(matrix[index[:, None], index], None, job)) is not None:
+            vector = np.zeros(n)
+            vector[index] = top.vector
+            top = Top(top.value, vector)
+        return top
     # Taken out while it is in use: a signal handler may come here too.
     room = _kept.rooms.pop(n, None) or _Room(n)
     room.matrix[:] = matrix
@@ -84,29 +94,36 @@ def _top_alone(matrix: Array, job: bytes = b"V") -> Top | None:
     else:
         with single_threaded_blas(n):  # on busy cores threads wait for one another for long
             solve(job, *room.arguments)
-    count, failed = room.status.tolist()
-    value, vector = float(room.values[0]), room.vector.copy()
+    (count, failed), first_end = room.status.tolist(), int(room.ends[0])
+    value, vector = float(room.values[0]), room.vectors[0].copy()
     if len(_kept.rooms) < MAX_KEPT_ROOMS:
         _kept.rooms[n] = room
-    if failed or count != 1 or not math.isfinite(value):
+    # Of a tridiagonal matrix that falls apart LAPACK may count eigenvalues of several parts wrongly.
+    if failed or count != 1 or (n > 1 and first_end != n) or not math.isfinite(value):
         return None
     return Top(max(value, 0.0), vector)
 
 
 class _Room:
-    """What LAPACK reads, writes and works in for a matrix of n rows."""
+    """What LAPACK reads, writes and works in for a matrix of n rows.
+
+    It should write one eigenvector, and whole numbers from the first on. It has written to what lies before
+    them (IBLOCK(0) in DSTEBZ), where eigenvalues of several parts are equal; so there is room for more.
+    """
 
     def __init__(self, n: int) -> None:
-        sizes = np.array([n, WORK_NUMBERS * n, 0])  # and 0 for what it does not read
-        self.matrix, self.values, self.vector = np.empty((n, n)), np.empty(n), np.empty(n)
+        sizes = np.array([n, WORK_NUMBERS * n, 0], np.int64)  # and 0 for what it does not read
+        self.matrix, self.values, self.vectors = np.empty((n, n)), np.empty(n), np.empty((n, n))
         self.status = np.zeros(2, np.int64)  # the number of eigenvalues, and whether it failed
-        self._kept = sizes, np.empty(WORK_NUMBERS * n), np.empty(WORK_INTEGERS * n, np.int64)
-        size, work, integers = (each.ctypes.data for each in self._kept)
-        matrix, values, vector = (each.ctypes.data for each in (self.matrix, self.values, self.vector))
+        integers = np.zeros((WORK_INTEGERS + 2) * n, np.int64)[n:]
+        self.ends = integers[n : 2 * n]  # of the parts into which the tridiagonal matrix falls
+        self._kept = sizes, np.empty(WORK_NUMBERS * n), integers
+        size, work, integer = (each.ctypes.data for each in self._kept)
+        matrix, values, vectors = (each.ctypes.data for each in (self.matrix, self.values, self.vectors))
         lwork, zero, status = size + 8, size + 16, self.status.ctypes.data
         addresses = (
-            size, matrix, size, zero, zero, size, size, zero, status, values, vector, size, work, lwork,
-            integers, integers + 8 * (WORK_INTEGERS - 1) * n, status + 8,
+            size, matrix, size, zero, zero, size, size, zero, status, values, vectors, size, work, lwork,
+            integer, integer + 8 * (WORK_INTEGERS - 1) * n, status + 8,
         )  # fmt: skip
         self.arguments = [b"I", b"L", *map(ctypes.c_void_p, addresses), 1, 1, 1]
 

@@ -192,7 +192,8 @@ class GramGeometry(MeasuredGeometry):
         trace = float(row_variances.sum())
         if self._is_rounding(trace, weights):
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
-        if alone and self.n <= MAX_SOLVED_ROWS and (value := top_eigenvalue(covariance)) is not None:
+        value = top_eigenvalue(covariance, root_weights) if alone and self.n <= MAX_SOLVED_ROWS else None
+        if value is not None:
             return top_direction_of(Top(value, weights), np.zeros(self.n), weights, row_variances)
         if settled and self.n > MAX_DENSE_ROWS:
             settled *= median(row_variances[weights > 0])
@@ -260,8 +261,7 @@ class GramGeometry(MeasuredGeometry):
 
     def _covariance(self, weights: Array) -> tuple[Array, Array]:
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩, which has the eigenvalues of Σ_w; and the roots of the weights."""
-        inner = self.gram[:-1, :-1]
-        w = weights / weights.sum()
+        inner, w = self.gram[:-1, :-1], weights / weights.sum()
         root_weights, shift = np.sqrt(w), inner.dot(w)
         shift -= w.dot(shift) / 2
         covariance = shift[:, None] + shift
@@ -289,12 +289,12 @@ def top_of_covariance(
     exponent = binary_exponent(size)
     if exponent:  # by a power of two: no bit of an ordinary result depends on it
         matrix, settled = np.ldexp(matrix, -exponent), 0.0
-    top = None
+    top: Top | None = None
     if settled and n > MAX_DENSE_ROWS:
         bulk = bulk_of(matrix, root_weights)
         if bulk is not None and bulk.high <= settled:
             top = top_by_blocks(matrix, root_weights, start_of(start), settled, False, bulk)
-    if top is None:
-        large = n > MAX_SOLVED_ROWS
-        top = top_of_large_matrix(matrix, start_of(start)) if large else top_dense(matrix, start)
+    if top is None and n > MAX_SOLVED_ROWS:
+        top = top_of_large_matrix(matrix, start_of(start))
+    top = top or top_dense(matrix, start, root_weights)
     return top.scaled(exponent) if exponent else top
