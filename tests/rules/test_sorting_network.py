@@ -33,11 +33,7 @@ def carried_out(text: str, registers: list[Any], word: str) -> list[Any]:
         if operand.startswith("0x"):  # a pair of half precision
             first, second = np.frombuffer(bytes.fromhex(operand[2:]), ">u2")
             assert first == second
-            return (
-                first.astype("u2").view(np.float16)
-                if word == "fp16"
-                else np.uint32(int(first) << 16).view(np.float32)
-            )
+            return first.astype("u2").view(np.float16) if word == "fp16" else np.uint32(int(first) << 16).view(np.float32)
         return held[operand] if operand in held else int(operand, 0)
 
     for line in text.strip("{} ").split(";"):
@@ -66,7 +62,7 @@ def drawn(lines: int, word: str) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("word", sorted(WORDS))
-@pytest.mark.parametrize("lines", [8, 16, 24, 40, 56, 64, 160])
+@pytest.mark.parametrize("lines", [8, 16, 24, 40, 56, 64])
 def test_the_network_sorts(lines: int, word: str) -> None:
     numbers = drawn(lines, word)
     numbers[: lines // 2, :20] = numbers[lines // 2, :20]  # equal ones
@@ -75,7 +71,7 @@ def test_the_network_sorts(lines: int, word: str) -> None:
 
 
 @pytest.mark.parametrize("word", sorted(WORDS))
-@pytest.mark.parametrize("lines", [8, 40, 64, 192])
+@pytest.mark.parametrize("lines", [8, 40, 64])
 def test_the_shift_moves_by_any_number_of_places(lines: int, word: str) -> None:
     numbers = drawn(lines, word)
     for places in (1, 2, 5, lines // 2, lines - 1, lines):

@@ -1,7 +1,7 @@
 """Order statistics of columns with few rows: sorted by a network, each column in one thread's registers.
 
 Batcher's odd-even merge sort is written as machine instructions, a minimum and a maximum for each comparison;
-what an answer does not need is left out by the assembler. A few lines may hold no number of the column:
+what an answer does not need is left out by the assembler. Up to PADDING lines hold no number of the column:
 half of them -inf, the others inf, so that the median is always in the middle. Numbers of half precision are
 sorted in pairs: a register holds those of two columns, and an instruction takes both.
 """
@@ -12,11 +12,7 @@ from __future__ import annotations
 
 from randeigen.backend.cuda.language import constexpr_function, divided, jit, tl
 
-
-@constexpr_function
-def padding(lines):
-    """How many lines may be without a number."""
-    return 7 if lines <= 64 else 31
+PADDING = tl and tl.constexpr(7)  # lines at most without a number
 
 
 @constexpr_function
@@ -84,7 +80,7 @@ def _mean_of(values, kept, first, last, FLOAT: tl.constexpr, LINES: tl.constexpr
     """The mean of the numbers from `first` to `last`, where `kept` points to ones among zeros."""
     total = tl.zeros((COLUMNS,), FLOAT)
     for i in tl.static_range(LINES):
-        if i >= padding(LINES) // 2 and i < LINES - (padding(LINES) + 1) // 2:
+        if i >= PADDING // 2 and i < LINES - (PADDING + 1) // 2:
             total += tl.load(kept + i).to(FLOAT) * values[i].to(FLOAT)
         else:  # it may be infinite
             total += tl.where((i >= first) & (i <= last), values[i].to(FLOAT), 0.0)
@@ -110,7 +106,7 @@ def _mean_around(values, centre, k, below, FLOAT: tl.constexpr, SORTED: tl.const
     first = tl.zeros((COLUMNS,), tl.int32)
     for i in tl.static_range(LINES):
         left = centre - values[i].to(FLOAT) > partners[i].to(FLOAT) - centre
-        if i < padding(LINES) // 2:
+        if i < PADDING // 2:
             left = left | (i < below)
         first += left.to(tl.int32)
     total, after = tl.zeros((COLUMNS,), FLOAT), first + k
