@@ -33,7 +33,9 @@ def carried_out(text: str, registers: list[Any], word: str) -> list[Any]:
         if operand.startswith("0x"):  # a pair of half precision
             first, second = np.frombuffer(bytes.fromhex(operand[2:]), ">u2")
             assert first == second
-            return first.astype("u2").view(np.float16) if word == "fp16" else np.uint32(int(first) << 16).view(np.float32)
+            if word == "fp16":
+                return first.astype("u2").view(np.float16)
+            return np.uint32(int(first) << 16).view(np.float32)
         return held[operand] if operand in held else int(operand, 0)
 
     for line in text.strip("{} ").split(";"):

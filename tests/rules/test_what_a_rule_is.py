@@ -17,7 +17,7 @@ import randeigen
 from randeigen import BadParameter, aggregate, rules
 from randeigen.rules import RULES, Rule, rule_class
 from randeigen.rules.base import normalised
-from randeigen.rules.randeigen import UNSEEDED
+from randeigen.rules.randeigen import UNUSED_COINS
 from randeigen.types import Decision, Geometry, Statistic, Stop, Verdict
 
 
@@ -94,13 +94,13 @@ def test_random_numbers_are_those_of_the_seed(rule: Rule) -> None:
 
 
 def test_the_default_rule_draws_no_random_numbers() -> None:
-    before = repr(UNSEEDED.bit_generator.state)
+    before = repr(UNUSED_COINS.bit_generator.state)
     for eps in (0.1, 0.4):
         rows = rows_of(20)
         rows[:3] += 40
         assert np.array_equal(aggregate(rows, eps, seed=1).weights, aggregate(rows, eps, seed=2).weights)
         rules.RandEigen(eps)(rows)
-    assert repr(UNSEEDED.bit_generator.state) == before
+    assert repr(UNUSED_COINS.bit_generator.state) == before
 
 
 def test_a_rule_without_a_decision_is_none() -> None:
