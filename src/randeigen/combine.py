@@ -228,7 +228,7 @@ class WeightedSum:
 
     def _in_parallel(self, out: Any, block: Any) -> float:
         """Every part of the columns on its own, wherever there is a core for it."""
-        w, cut = self._beside(block), parts(block)
+        w, cut = self._beside(block), parts(block, MAX_SUMMED_ROWS)
         ends = accumulate(part.shape[1] for part in cut)
         outs = [out[end - part.shape[1] : end] for part, end in zip(cut, ends, strict=True)]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import randeigen
 from randeigen.backend.arrays import as_host_array
 from randeigen.backend.chunking import weighted_columns
-from randeigen.backend.host_leaves import HostLeaves, cast_array, cast_vectors
+from randeigen.backend.host_leaves import HostLeaves, cast_array, cast_lines
 from randeigen.combine import MAX_SUMMED_ROWS, WeightedSum
 from randeigen.rows import as_rows, convert, record_rows
 
@@ -183,8 +185,41 @@ def test_every_float16_becomes_the_float32_that_numpy_makes_of_it(finite):
         np.testing.assert_array_equal(target, values.astype(np.float32))
         assert np.array_equal(np.signbit(target), np.signbit(values))
     lines = every.reshape(4, -1)
-    cast_vectors(target := np.empty(lines.shape, np.float32), list(lines))
+    cast_lines(target := np.empty(lines.shape, np.float32), [line[None] for line in lines], lines.dtype)
     np.testing.assert_array_equal(target, lines.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("k", [300, 5000, 70_000])
+def test_a_row_that_cannot_be_read_is_nan_among_tensors_of_one_dtype(dtype, k, copied_in_parts):
+    torch = pytest.importorskip("torch")
+    whole = torch.randn((6, k), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    exact = whole.double().numpy()
+    exact[2] = np.nan
+    records = [{"a": row.reshape(-1, 2)} for row in whole]
+    records[2] = {"b": torch.zeros(3)}
+    ((_, block),) = as_rows(records).blocks()
+    np.testing.assert_array_equal(block.numpy(), exact)
+    np.testing.assert_array_equal(block[[5, 2, 0]][:, 7 : k - 9].numpy(), exact[[5, 2, 0], 7 : k - 9])
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+@pytest.mark.parametrize("k", [300, 5000, 70_000])
+def test_arrays_of_float16_are_read_however_they_lie(with_torch, k, copied_in_parts, monkeypatch):
+    if with_torch:
+        pytest.importorskip("torch")
+    else:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+    whole = np.random.default_rng(0).standard_normal((6, k)).astype(np.float16)
+    whole[0, :5] = math.inf, -math.inf, math.nan, 6e-8, -0.0
+    read_only, backwards = list(whole.copy()), [row[None, ::-1] for row in whole]
+    for row in read_only:
+        row.flags.writeable = False
+    for rows, exact in ((list(whole), whole), (read_only, whole), (backwards, whole[:, ::-1])):
+        ((_, block),) = as_rows([{"a": row} for row in rows]).blocks()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_array_equal(block.numpy(), exact.astype(np.float32))
 
 
 def test_a_sum_of_many_rows_copies_some_of_them_at_a_time(copied_in_parts, monkeypatch):

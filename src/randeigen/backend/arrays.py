@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend import chunking
-from randeigen.backend.chunking import is_host_block, single_threaded_blas
+from randeigen.backend.chunking import is_host_block, parallel_map, single_threaded_blas
 from randeigen.backend.device_blocks import Leaves
 from randeigen.backend.host_leaves import cast_vector, copy_tensor
 from randeigen.types import Array, Block
@@ -202,8 +202,11 @@ def as_writable_array(leaf: Any) -> Any:
 
 def copy(target: Any, source: Any) -> None:
     """Cast `source` into `target`; what does not fit becomes inf, as hostile numbers may."""
+    torch: Any = sys.modules.get("torch")
     if is_tensor(target):
-        copy_tensor(target, source if is_tensor(source) else sys.modules["torch"].from_numpy(source))
+        copy_tensor(target, source if is_tensor(source) else torch.from_numpy(source))
+    elif torch and target.dtype == np.float16 and source.dtype == np.float32:
+        copy_tensor(torch.from_numpy(target), torch.from_numpy(source))  # in a tenth of numpy's time
     else:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             np.copyto(target, np.asarray(source), casting="unsafe")
@@ -211,19 +214,27 @@ def copy(target: Any, source: Any) -> None:
 
 def apart(first: Any, second: Any) -> float:
     """The distance between two vectors of any dtypes, whatever their size; a piece at a time, in float64."""
-    total = 0.0
-    step = chunking.COMPARED_NUMBERS if on_host(first) else chunking.DEVICE_COMPARED_NUMBERS
+    host = on_host(first)
+    step = chunking.COMPARED_NUMBERS if host else chunking.DEVICE_COMPARED_NUMBERS
+    pieces = [slice(start, start + step) for start in range(0, len(first), step)]
+    on_cores: Any = parallel_map if host else map
     with single_threaded_blas(1):
-        for start in range(0, len(first), step):
-            here, there = (_in_float64(vector[start : start + step]) for vector in (first, second))
-            between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
-            peak = abs(between).max()
-            largest = float(peak)
-            if 0 < largest < math.inf:
-                between = between / peak  # not by `largest`: a GPU would multiply by 1/largest, maybe inf
-                largest *= math.sqrt(float(between @ between))
-            total = math.hypot(total, largest)
-    return 2 * total
+        return math.hypot(*on_cores(lambda piece: _apart(first[piece], second[piece], host), pieces))
+
+
+def _apart(first: Any, second: Any, host: bool) -> float:
+    if host and max(first.itemsize, second.itemsize) <= 4:  # whose squares fit a float64
+        here, there = (_cast(vector, np.float32) for vector in (first, second))
+        between = np.subtract(here, there, dtype=np.float64)
+        return math.sqrt(float(between @ between))
+    here, there = (_cast(x, np.float64) if host else x.double() for x in (first, second))
+    between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
+    peak = abs(between).max()
+    largest = float(peak)
+    if 0 < largest < math.inf:
+        between = between / peak  # a GPU would multiply by 1/largest, a number of Python's, maybe inf
+        largest *= math.sqrt(float(between @ between))
+    return 2 * largest
 
 
 def store(target: Any, values: Any) -> float:
@@ -239,20 +250,9 @@ def store(target: Any, values: Any) -> float:
     return rounding
 
 
-def _in_float64(vector: Any) -> Any:
-    if not on_host(vector):
-        return vector.double()
-    cast_vector(exact := np.empty(len(vector)), vector)
-    return exact
-
-
-def gather(target: Any, rows: Sequence[int], values: Sequence[Any]) -> None:
-    """Cast one vector into each of these rows of `target` on a device, where launches cost more than copies.
-
-    In main memory it is the other way round: `host_leaves.cast_vectors` joins short vectors alone.
-    """
-    stacked = sys.modules["torch"].stack(list(values))
-    target[slice(None) if len(rows) == len(target) else list(rows)] = stacked.to(target.dtype)
+def _cast(vector: Any, dtype: Any) -> NDArray[Any]:
+    cast_vector(numbers := np.empty(len(vector), dtype), vector)
+    return numbers
 
 
 def joined(vectors: Sequence[Any]) -> Any:

@@ -52,7 +52,7 @@ MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread ha
 # Pieces.
 PIECE_BYTES = 2**23  # bytes copied at a time
 DEVICE_PIECES = 4  # on a GPU, where every copy costs a launch, this many times as many; of float64
-COMPARED_NUMBERS = 2**18  # numbers of two vectors compared at a time
+COMPARED_NUMBERS = 2**16  # numbers of two vectors compared at a time
 DEVICE_COMPARED_NUMBERS = 2**21  # the same on a GPU, where each time costs a dozen launches
 FLOAT64_PIECE_NUMBERS = 2**17  # numbers cast to float64 at a time: they stay in a core's own cache
 MAX_FLOAT64_POINT_NUMBERS = 2**22  # numbers of a sketch that may as well be kept in float64
@@ -87,13 +87,16 @@ def is_host_block(block: Block) -> bool:
     return isinstance(block.dtype, np.dtype)
 
 
-def parts(block: Block) -> list[Block]:
-    """The block cut for the cores, the same on every machine: nothing may depend on how many there are."""
+def parts(block: Block, rows: int | None = None) -> list[Block]:
+    """The block cut for the cores, the same on every machine: nothing may depend on how many there are.
+
+    `rows` are those of a part that a core takes at a time, where these are not all.
+    """
     n, width = block.shape
     if n * width < MIN_PARALLEL_NUMBERS:
         return [block]
     numbers = PART_NUMBERS if isinstance(block, np.ndarray) else COPIED_PART_NUMBERS
-    step = max(numbers // n, MIN_PART_COLUMNS)
+    step = max(numbers // min(n, rows or n), MIN_PART_COLUMNS)
     step = min(step - step % PART_MULTIPLE, -(-width // 2))
     return [block[:, i : i + step] for i in range(0, width, step)]
 

@@ -89,6 +89,14 @@ def empty_leaves(block: Any, wide: bool) -> list[Any]:
     return [torch.empty(length, dtype=dtype, device=block.device) for length in lengths]
 
 
+def gather(target: Any, rows: Sequence[int], values: Sequence[Any]) -> None:
+    """Cast one vector into each of these rows of `target`, on a device."""
+    import torch
+
+    stacked = torch.stack(list(values))  # a launch costs more than the copy: one for all rows
+    target[slice(None) if len(rows) == len(target) else list(rows)] = stacked.to(target.dtype)
+
+
 class Leaves:
     """A block whose n rows lie in many places: read through addresses by the kernels, never copied whole.
 

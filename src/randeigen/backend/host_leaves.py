@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from randeigen.backend.chunking import COPIED_PART_NUMBERS, TORCH_GRAIN, parallel_map
 
-BEYOND_FLOAT16 = 2.0**16  # no finite number of float16 is as large
-MIN_WIDENED_NUMBERS = 2**12  # fewer float16 numbers are cast by numpy in less time than by several steps
-WIDENED_NUMBERS = 2**16  # float16 numbers cast at once: they stay in a core's own cache
-MAX_JOINED_COLUMNS = 256  # columns up to which vectors are joined, which costs less than to copy each
+INFINITE_FLOAT16 = 0x7C00  # the bits of infinity; those of NaN are above, those of finite numbers below
+NAN_BFLOAT16 = 0x7FC0  # its bits
+MIN_WIDENED_NUMBERS = 2**11  # fewer float16 numbers are cast by numpy in less time than by several steps
+MIN_LINE_NUMBERS = 2**9  # lines of fewer float16 numbers are joined, and cast together
+WIDENED_NUMBERS = TORCH_GRAIN  # float16 numbers cast at once: they stay in a core's own cache
 
 # Writes these columns of some rows into an array.
 Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
@@ -67,23 +68,25 @@ def working_on_host(dtype: Any) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
 
 
-def as_vector(leaf: Any) -> Any:
-    """A contiguous leaf in main memory as a vector of numpy's, without a copy; others as they are.
+def as_lines(leaves: Sequence[Any]) -> list[Any]:
+    """Leaves in main memory as (1, k) arrays that share their memory; one that does not lie so as it is.
 
-    Numpy has no bfloat16: that is a vector of its bits, as integers. It widens float16 one number at a time,
-    which therefore stays a tensor, or becomes one if torch is there.
+    Numpy has no bfloat16: those are the bits, as integers.
     """
-    if isinstance(leaf, np.ndarray):
-        if not leaf.flags.c_contiguous:
-            return leaf
-        torch: Any = sys.modules.get("torch") if leaf.dtype == np.float16 and leaf.flags.writeable else None
-        return leaf.reshape(-1) if torch is None else torch.from_numpy(leaf.reshape(-1))
-    if not leaf.is_contiguous() or leaf.is_neg():
-        return leaf
-    if leaf.dtype.itemsize >= 4:
-        return leaf.numpy().reshape(-1)
-    bits = bits_of_bfloat16(leaf)
-    return leaf.reshape(-1) if bits is None else bits.reshape(-1)
+    if isinstance(leaves[0], np.ndarray):
+        return [leaf.reshape(1, -1) if leaf.flags.c_contiguous else leaf for leaf in leaves]
+    torch: Any = sys.modules["torch"]
+    tensor, dtypes = torch.Tensor, {leaf.dtype for leaf in leaves}
+    if len(dtypes) > 1 or not all(map(tensor.is_contiguous, leaves)) or any(map(tensor.is_neg, leaves)):
+        return [leaf if leaf.is_neg() or not leaf.is_contiguous() else as_lines([leaf])[0] for leaf in leaves]
+    if dtypes == {torch.bfloat16}:
+        leaves = [leaf.view(torch.int16) for leaf in leaves]
+    return [array.reshape(1, -1) for array in map(tensor.numpy, leaves)]
+
+
+def nan_line(k: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """(1, k) NaN, or the bits of it in bfloat16; it takes no memory."""
+    return np.broadcast_to(np.array(NAN_BFLOAT16 if dtype.kind == "i" else math.nan, dtype), (1, k))
 
 
 def bits_of_bfloat16(leaf: Any) -> NDArray[np.int16] | None:
@@ -98,24 +101,26 @@ def cast_vector(target: NDArray[Any], vector: Any) -> None:
     """Cast a vector in main memory into part of a numpy array, without torch's threads."""
     if isinstance(vector, np.ndarray):
         cast_array(target, vector)
-        return
-    beside = sys.modules["torch"].from_numpy(target)
-    for start in range(0, len(target), TORCH_GRAIN):
-        # Torch's quick way from float16 to float32 overlooks that a tensor is the negative of its memory.
-        beside[start : start + TORCH_GRAIN].copy_(vector[start : start + TORCH_GRAIN].resolve_neg())
+    else:
+        copy_tensor(sys.modules["torch"].from_numpy(target), vector)
 
 
 def copy_tensor(target: Any, source: Any) -> None:
-    """Cast a tensor into another; in main memory without torch's threads, some lines at a time."""
-    size = target.numel()
-    if size <= TORCH_GRAIN or target.device.type != "cpu" or source.shape != target.shape:
+    """Cast a tensor into another; in main memory without torch's threads, all pieces by one call."""
+    if target.numel() <= TORCH_GRAIN or target.device.type != "cpu" or source.shape != target.shape:
         target.copy_(source.resolve_neg())
-    elif lines := TORCH_GRAIN * len(target) // size:
-        for start in range(0, len(target), lines):
-            target[start : start + lines].copy_(source[start : start + lines].resolve_neg())
-    else:
-        for line, values in zip(target, source, strict=True):
-            copy_tensor(line, values)
+        return
+    # Torch's quick way from float16 to float32 overlooks that a tensor is the negative of its memory.
+    sys.modules["torch"]._foreach_copy_(_pieces(target), _pieces(source.resolve_neg()))
+
+
+def _pieces(tensor: Any) -> list[Any]:
+    """The tensor cut so small that torch copies each piece on one thread."""
+    if tensor.numel() <= TORCH_GRAIN:
+        return [tensor]
+    if lines := TORCH_GRAIN * len(tensor) // tensor.numel():
+        return list(tensor.split(lines))
+    return [piece for line in tensor for piece in _pieces(line)]
 
 
 def cast_array(target: NDArray[Any], values: NDArray[Any]) -> None:
@@ -132,22 +137,39 @@ def cast_array(target: NDArray[Any], values: NDArray[Any]) -> None:
         np.copyto(target, narrow)
 
 
-def cast_vectors(target: NDArray[Any], vectors: Sequence[NDArray[Any]]) -> None:
-    """Cast vectors of one dtype into the lines of an array."""
-    are_bits = vectors[0].dtype.kind == "i"
-    if target.shape[1] <= MAX_JOINED_COLUMNS or (are_bits and target.itemsize == 8):
-        cast_array(target, np.concatenate(vectors).reshape(target.shape))
-        return
-    if vectors[0].dtype == np.float16 and target.dtype == np.float32:
-        step = max(1, WIDENED_NUMBERS // target.shape[1])
-        for i in range(0, len(vectors), step):
-            _widen(target[i : i + step], vectors[i : i + step])
-        return
-    lines = target.view(np.int32) if are_bits else target
-    for line, vector in zip(lines, vectors, strict=True):
-        np.copyto(line, vector, casting="unsafe")
-    if are_bits:
+def cast_lines(target: NDArray[Any], lines: Sequence[NDArray[Any]], dtype: np.dtype[Any] | None) -> None:
+    """Cast (1, k) arrays into the lines of an array, by one call for all of them.
+
+    `dtype` is that of all of them; None: they are of several, none of them bits.
+    """
+    if dtype == np.float16 and target.shape[1] >= MIN_LINE_NUMBERS:
+        _widen_lines(target, lines)
+    elif dtype is not None and dtype.kind == "i" and target.itemsize == 4:
+        np.concatenate(lines, out=target.view(np.int32))
         _move_up(target)
+    elif dtype is not None and dtype.itemsize == 2:
+        cast_array(target, np.concatenate(lines))
+    else:
+        np.concatenate(lines, out=target, casting="unsafe")
+
+
+def _widen_lines(target: NDArray[Any], lines: Sequence[NDArray[np.float16]]) -> None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        for here, line in zip(target, lines, strict=True):
+            cast_array(here, line[0])
+        return
+    targets, sources = torch.from_numpy(target).split(1), list(map(_as_tensor, lines))
+    if target.shape[1] > TORCH_GRAIN:
+        both = targets, sources
+        targets, sources = ([x for line in some for x in line.split(TORCH_GRAIN, 1)] for some in both)
+    torch._foreach_copy_(targets, sources)  # Python's lock is let go once, not for every line
+
+
+def _as_tensor(array: NDArray[Any]) -> Any:
+    """The same memory, or a copy of what torch does not take: what is read-only, or runs backwards."""
+    as_it_is = array.flags.writeable and min(array.strides) >= 0
+    return sys.modules["torch"].from_numpy(array if as_it_is else array.copy())
 
 
 def _move_up(numbers: NDArray[np.float32]) -> None:
@@ -156,29 +178,41 @@ def _move_up(numbers: NDArray[np.float32]) -> None:
     np.left_shift(bits, 16, out=bits)
 
 
-def _widen(target: NDArray[np.float32], vectors: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
-    """Float16 to float32 by bits: numpy does it one number at a time, which takes three times as long."""
-    bits = target.view(np.int32)
-    for line, vector in zip(bits, vectors, strict=True):
-        np.copyto(line, vector.view(np.int16))
+def _widen(target: NDArray[np.float32], values: NDArray[Any]) -> None:
+    """Float16 to float32: numpy does it one number at a time, torch takes a tenth of that."""
+    if torch := sys.modules.get("torch"):
+        copy_tensor(torch.from_numpy(target), _as_tensor(values))
+        return
+    lines = max(1, WIDENED_NUMBERS // values.shape[1])
+    for i in range(0, len(values), lines):
+        for j in range(0, values.shape[1], WIDENED_NUMBERS):
+            here = slice(i, i + lines), slice(j, j + WIDENED_NUMBERS)
+            _widen_by_bits(target[here], np.ascontiguousarray(values[here]))
+
+
+def _widen_by_bits(target: NDArray[np.float32], halves: NDArray[np.float16]) -> None:
+    """The same in a third of numpy's time."""
+    bits, given = target.view(np.int32), halves.view(np.int16)
+    np.copyto(bits, given)
     np.left_shift(bits, 13, out=bits)
     np.bitwise_and(bits, np.int32(-0x70002000), out=bits)  # the sign, the exponent and the fraction
     np.multiply(target, np.float32(2.0**112), out=target)  # exponents count from 15 there, from 127 here
-    if not (target.max() < BEYOND_FLOAT16 and target.min() > -BEYOND_FLOAT16):  # NaN or infinity
-        for line, vector in zip(target, vectors, strict=True):
-            np.copyto(line, vector)
+    if given.max() >= INFINITE_FLOAT16 or halves.view(np.uint16).max() >= INFINITE_FLOAT16 + 2**15:
+        np.copyto(target, halves)
 
 
-def side_by_side(leaves: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """(n, k) leaves of one shape, each in a line: of many small ones few calls, without torch's threads."""
-    k, has_sides = math.prod(leaves[0].shape), bool(leaves[0].ndim)
-    if isinstance(leaves[0], np.ndarray):
-        leaves = leaves if has_sides else [leaf.reshape(1) for leaf in leaves]
-        return np.concatenate(leaves, dtype=dtype, casting="unsafe").reshape(len(leaves), k)
-    torch: Any = sys.modules["torch"]
-    out, count = np.empty((len(leaves), k), dtype), max(1, TORCH_GRAIN // max(k, 1))
+def side_by_side(out: NDArray[Any], leaves: Sequence[Any]) -> None:
+    """Cast leaves of one shape into the lines of an array: of many small ones few calls, on this thread."""
+    has_sides, in_numpy = bool(leaves[0].ndim), isinstance(leaves[0], np.ndarray)
+    torch: Any = None if in_numpy else sys.modules["torch"]
+    count = max(1, TORCH_GRAIN // max(out.shape[1], 1))
     for start in range(0, len(leaves), count):
-        some = leaves[start : start + count]
-        joined = torch.cat(some) if has_sides else torch.stack(some)
-        cast_vector(out[start : start + count].reshape(-1), joined.reshape(-1))
-    return out
+        some, here = leaves[start : start + count], out[start : start + count]
+        if in_numpy:
+            dtypes = {leaf.dtype for leaf in some}
+            dtype = dtypes.pop() if len(dtypes) == 1 else out.dtype
+            some = some if has_sides else [leaf.reshape(1) for leaf in some]
+            cast_array(here, np.concatenate(some, dtype=dtype, casting="unsafe").reshape(here.shape))
+        else:
+            joined = torch.cat(some) if has_sides else torch.stack(some)
+            torch.from_numpy(here).copy_(joined.reshape(here.shape).resolve_neg())

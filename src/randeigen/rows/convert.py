@@ -39,7 +39,7 @@ from randeigen.backend.chunking import (
     block_width,
 )
 from randeigen.backend.device_blocks import takes
-from randeigen.backend.host_leaves import HostLeaves, as_vector, bits_of_bfloat16, working_on_host
+from randeigen.backend.host_leaves import HostLeaves, as_lines, bits_of_bfloat16, working_on_host
 from randeigen.errors import BadRows
 from randeigen.rows.file_rows import FileRows, Visit
 from randeigen.rows.leaves import LeafOfRows
@@ -135,8 +135,11 @@ class ArrayRows:
 
     @cached_property
     def _as_leaf(self) -> LeafOfRows:
-        bits = bits_of_bfloat16(self._array)
-        return LeafOfRows([as_vector(row) for row in self._array] if bits is None else bits)
+        array = self._array
+        if not isinstance(array, np.ndarray) and not array.is_neg():
+            bits = bits_of_bfloat16(array)
+            array = array.numpy() if bits is None else bits
+        return LeafOfRows(array if isinstance(array, np.ndarray) else as_lines(list(array)))
 
     def answer(self) -> Answer:
         """A fresh vector of the same dtype, on the same device."""

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import as_writable_array, copy, is_tensor, joined, kind, store
 from randeigen.backend.chunking import block_columns
 from randeigen.backend.device_blocks import Leaves
-from randeigen.backend.host_leaves import as_vector, cast_array, cast_vector, cast_vectors, side_by_side
+from randeigen.backend.host_leaves import (
+    as_lines,
+    cast_array,
+    cast_lines,
+    cast_vector,
+    nan_line,
+    side_by_side,
+)
 from randeigen.types import Weights
 
 Ballot = TypeVar("Ballot")
@@ -81,29 +88,34 @@ def flat(leaf: Any, start: int, stop: int) -> Any:
 
 
 class LeafOfRows:
-    """One leaf of all rows in main memory, or several as one: an (n, k) array, or vectors that lie anywhere.
-
-    A row that cannot be read is NaN; among vectors it is None.
-    """
+    """One leaf of all rows in main memory, or several as one: an (n, k) array, or lines that lie anywhere."""
 
     def __init__(self, lines: NDArray[Any] | list[Any]) -> None:
         self._lines = lines
-        self._is_plain = False  # whether these are vectors of numpy's, of one dtype
+        self._dtype: np.dtype[Any] | None = None  # of all lines, where they are of one
+        self._are_together = False  # whether all lines are (1, k) arrays, which are cast by one call
         if isinstance(lines, list) and set(map(type, lines)) == {np.ndarray}:
-            self._is_plain = {line.ndim for line in lines} == {1} and len({line.dtype for line in lines}) == 1
+            dtypes, shapes = {line.dtype for line in lines}, {line.shape for line in lines}
+            of_bits = any(dtype.kind == "i" for dtype in dtypes)
+            self._are_together = shapes == {(1, self.size)} and (len(dtypes) == 1 or not of_bits)
+            self._dtype = dtypes.pop() if len(dtypes) == 1 else None
 
     @property
     def size(self) -> int:
         """Numbers of each row."""
-        line = next(line for line in self._lines if line is not None)
+        line = self._lines[0]
         return int(line.size if isinstance(line, np.ndarray) else line.numel())
 
     @classmethod
     def as_they_lie(cls, leaves: Sequence[Any], rows: Sequence[int], n: int) -> LeafOfRows:
-        """Each of the leaves of these rows among n, where it is."""
-        lines: list[Any] = [None] * n
-        for row, leaf in zip(rows, leaves, strict=True):
-            lines[row] = as_vector(leaf)
+        """Each of the leaves of these rows among n, where it is; those of the other rows are NaN."""
+        lines = as_lines(leaves)
+        if len(rows) < n:
+            some, arrays = lines, [line for line in lines if isinstance(line, np.ndarray)]
+            dtype = arrays[0].dtype if arrays else np.dtype(np.float32)
+            lines = [nan_line(math.prod(leaves[0].shape), dtype)] * n
+            for row, line in zip(rows, some, strict=True):
+                lines[row] = line
         return cls(lines)
 
     @classmethod
@@ -111,27 +123,29 @@ class LeafOfRows:
         cls, leaves: Sequence[Sequence[Any]], rows: Sequence[int], n: int, dtype: np.dtype[Any]
     ) -> LeafOfRows:
         """A copy of several leaves of these rows, end to end: of small ones the quicker way to read them."""
-        lines = np.concatenate([side_by_side(each, dtype) for each in leaves], axis=1)
+        ends = list(accumulate(math.prod(each[0].shape) for each in leaves))
+        lines = np.empty((len(rows), ends[-1]), dtype)
+        for each, start, end in zip(leaves, [0, *ends], ends, strict=False):
+            side_by_side(lines[:, start:end], each)
         if len(rows) < n:
-            some, lines = lines, np.full((n, lines.shape[1]), math.nan, dtype)
+            some, lines = lines, np.full((n, ends[-1]), math.nan, dtype)
             lines[rows] = some
         return cls(lines)
 
     def copy_to(self, out: NDArray[Any], rows: Sequence[int], start: int, stop: int) -> None:
         """Cast entries start..stop of these rows into an array."""
         lines = self._lines
+        follow = slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else None
         if isinstance(lines, np.ndarray):
-            index = slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else list(rows)
-            cast_array(out, lines[index, start:stop])
-        elif self._is_plain:
-            whole = stop - start == len(lines[0])
-            cast_vectors(out, [lines[row] if whole else lines[row][start:stop] for row in rows])
+            cast_array(out, lines[list(rows) if follow is None else follow, start:stop])
+            return
+        some = [lines[row] for row in rows] if follow is None else lines[follow]
+        if self._are_together:
+            whole = stop - start == lines[0].size
+            cast_lines(out, some if whole else [line[:, start:stop] for line in some], self._dtype)
         else:
-            for target, row in zip(out, rows, strict=True):
-                if (line := lines[row]) is None:
-                    target.fill(math.nan)
-                else:
-                    cast_vector(target, flat(line, start, stop))
+            for target, line in zip(out, some, strict=True):
+                cast_vector(target, flat(line, start, stop))
 
 
 class OutputBuffer:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import (
     as_writable_array,
     empty,
-    gather,
     is_tensor,
     joined,
     kind,
@@ -32,7 +31,7 @@ from randeigen.backend.chunking import (
     block_columns,
     block_width,
 )
-from randeigen.backend.device_blocks import Leaves, has_kernels
+from randeigen.backend.device_blocks import Leaves, gather, has_kernels
 from randeigen.backend.host_leaves import HostLeaves, working_on_host
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of, one_device, without_floats
