@@ -121,8 +121,9 @@ class FlatForm(NamedTuple):
 
 
 CONTAINERS: dict[Any, Any] = {"dict": dict, "ordered dict": OrderedDict, "list": list, "tuple": tuple}
-# What tells one leaf from another, but for its numbers: read and compared in C, leaf after leaf.
-FACTS = attrgetter("device", "shape", "dtype", "layout", "requires_grad", "is_nested")
+# What tells one leaf from another, but for its numbers: read and compared in C, leaf after leaf. A tensor
+# that is not dense has no shape, if it is nested, or no address: torch raises a RuntimeError.
+FACTS = attrgetter("device", "shape", "dtype", "requires_grad")
 FACTS_OF_ARRAY = attrgetter("shape", "dtype")
 
 
@@ -140,7 +141,7 @@ def flat_form_of(entries: tuple[tuple[Any, ...], ...]) -> FlatForm | None:
     if in_numpy != {False}:
         return None
     torch: Any = sys.modules["torch"]
-    facts = [(*leaf[1:], torch.strided, False, False) for leaf in leaves]
+    facts = [(*leaf[1:], False) for leaf in leaves]
     return FlatForm(container, names, torch.Tensor, facts, entries)
 
 
@@ -153,14 +154,19 @@ def read_like(form: FlatForm, record: Any, into: Record) -> bool:
         if set(map(type, record)) != {str} or leaves != form.names:
             return False
         leaves = list(form.container.values(record))  # past a method of its own
-    in_numpy = form.leaf is np.ndarray
     if set(map(type, leaves)) != {form.leaf}:
         return False
-    if list(map(FACTS_OF_ARRAY if in_numpy else FACTS, leaves)) != form.facts:
-        return False
-    without_memory = not in_numpy and not all(map(form.leaf.data_ptr, leaves))
-    if without_memory and any(leaf.numel() and not leaf.data_ptr() for leaf in leaves):
-        return False
+    if form.leaf is np.ndarray:
+        if list(map(FACTS_OF_ARRAY, leaves)) != form.facts:
+            return False
+    else:
+        try:
+            if list(map(FACTS, leaves)) != form.facts:
+                return False
+            if not all(map(form.leaf.data_ptr, leaves)) and not all(map(is_usual_tensor, leaves)):
+                return False
+        except RuntimeError:
+            return False
     into.leaves = leaves
     note_versions(record, into)
     return True
