@@ -219,7 +219,7 @@ def apart(first: Any, second: Any) -> float:
     pieces = [slice(start, start + step) for start in range(0, len(first), step)]
     on_cores: Any = parallel_map if host else map
     with single_threaded_blas(1):
-        return math.hypot(*on_cores(lambda piece: _apart(first[piece], second[piece], host), pieces))
+        return math.hypot(*on_cores(lambda some: _apart(first[some], second[some], host), pieces))
 
 
 def _apart(first: Any, second: Any, host: bool) -> float:
@@ -229,8 +229,7 @@ def _apart(first: Any, second: Any, host: bool) -> float:
         return math.sqrt(float(between @ between))
     here, there = (_cast(x, np.float64) if host else x.double() for x in (first, second))
     between = here * 0.5 - there * 0.5  # of two large numbers the difference may not be finite
-    peak = abs(between).max()
-    largest = float(peak)
+    largest = float(peak := abs(between).max())
     if 0 < largest < math.inf:
         between = between / peak  # a GPU would multiply by 1/largest, a number of Python's, maybe inf
         largest *= math.sqrt(float(between @ between))
@@ -244,14 +243,15 @@ def store(target: Any, values: Any) -> float:
         return 0.0
     rounding = apart(target, values)
     if not math.isfinite(rounding):  # a rule that stretches rows may go past the largest float16
-        most = largest_number(target.dtype)
-        copy(target, values.clip(-most, most))
+        copy(target, values.clip(-(most := largest_number(target.dtype)), most))
         rounding = apart(target, values)
     return rounding
 
 
 def _cast(vector: Any, dtype: Any) -> NDArray[Any]:
-    cast_vector(numbers := np.empty(len(vector), dtype), vector)
+    numbers: NDArray[Any] = vector if vector.dtype == dtype else np.empty(len(vector), dtype)
+    if numbers is not vector:
+        cast_vector(numbers, vector)
     return numbers
 
 

@@ -52,7 +52,7 @@ MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread ha
 # Pieces.
 PIECE_BYTES = 2**23  # bytes copied at a time
 DEVICE_PIECES = 4  # on a GPU, where every copy costs a launch, this many times as many; of float64
-COMPARED_NUMBERS = 2**16  # numbers of two vectors compared at a time
+COMPARED_NUMBERS = 2**18  # numbers of two vectors compared at a time
 DEVICE_COMPARED_NUMBERS = 2**21  # the same on a GPU, where each time costs a dozen launches
 FLOAT64_PIECE_NUMBERS = 2**17  # numbers cast to float64 at a time: they stay in a core's own cache
 MAX_FLOAT64_POINT_NUMBERS = 2**22  # numbers of a sketch that may as well be kept in float64

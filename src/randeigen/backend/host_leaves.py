@@ -20,7 +20,6 @@ from randeigen.backend.chunking import COPIED_PART_NUMBERS, TORCH_GRAIN, paralle
 INFINITE_FLOAT16 = 0x7C00  # the bits of infinity; those of NaN are above, those of finite numbers below
 NAN_BFLOAT16 = 0x7FC0  # its bits
 MIN_WIDENED_NUMBERS = 2**11  # fewer float16 numbers are cast by numpy in less time than by several steps
-MIN_LINE_NUMBERS = 2**9  # lines of fewer float16 numbers are joined, and cast together
 WIDENED_NUMBERS = TORCH_GRAIN  # float16 numbers cast at once: they stay in a core's own cache
 
 # Writes these columns of some rows into an array.
@@ -69,24 +68,36 @@ def working_on_host(dtype: Any) -> np.dtype[Any]:
 
 
 def as_lines(leaves: Sequence[Any]) -> list[Any]:
-    """Leaves in main memory as (1, k) arrays that share their memory; one that does not lie so as it is.
+    """Leaves in main memory as lines that share their memory; one that does not lie in one piece as it is.
 
-    Numpy has no bfloat16: those are the bits, as integers.
+    A line is a (1, k) array; of bfloat16, which numpy has not, the bits, as integers. Torch widens float16 in
+    a tenth of numpy's time: where it is there, such a line is a vector of its own.
     """
+    torch: Any = sys.modules.get("torch")
     if isinstance(leaves[0], np.ndarray):
-        return [leaf.reshape(1, -1) if leaf.flags.c_contiguous else leaf for leaf in leaves]
-    torch: Any = sys.modules["torch"]
+        return [_array_as_line(leaf, torch) for leaf in leaves]
     tensor, dtypes = torch.Tensor, {leaf.dtype for leaf in leaves}
     if len(dtypes) > 1 or not all(map(tensor.is_contiguous, leaves)) or any(map(tensor.is_neg, leaves)):
         return [leaf if leaf.is_neg() or not leaf.is_contiguous() else as_lines([leaf])[0] for leaf in leaves]
+    if dtypes == {torch.float16}:
+        return [leaf if leaf.ndim == 1 else leaf.view(-1) for leaf in leaves]
     if dtypes == {torch.bfloat16}:
         leaves = [leaf.view(torch.int16) for leaf in leaves]
     return [array.reshape(1, -1) for array in map(tensor.numpy, leaves)]
 
 
-def nan_line(k: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """(1, k) NaN, or the bits of it in bfloat16; it takes no memory."""
-    return np.broadcast_to(np.array(NAN_BFLOAT16 if dtype.kind == "i" else math.nan, dtype), (1, k))
+def _array_as_line(leaf: NDArray[Any], torch: Any) -> Any:
+    if not leaf.flags.c_contiguous:
+        return leaf
+    by_torch = torch and leaf.dtype == np.float16 and leaf.flags.writeable
+    return torch.from_numpy(leaf.reshape(-1)) if by_torch else leaf.reshape(1, -1)
+
+
+def nan_line(like: Any, k: int) -> Any:
+    """The line of k numbers of a row that cannot be read, where others are like this; it takes no memory."""
+    if not isinstance(like, np.ndarray):
+        return like.new_full((1,), math.nan).expand(k)
+    return np.broadcast_to(np.array(NAN_BFLOAT16 if like.dtype.kind == "i" else math.nan, like.dtype), (1, k))
 
 
 def bits_of_bfloat16(leaf: Any) -> NDArray[np.int16] | None:
@@ -142,28 +153,28 @@ def cast_lines(target: NDArray[Any], lines: Sequence[NDArray[Any]], dtype: np.dt
 
     `dtype` is that of all of them; None: they are of several, none of them bits.
     """
-    if dtype == np.float16 and target.shape[1] >= MIN_LINE_NUMBERS:
-        _widen_lines(target, lines)
-    elif dtype is not None and dtype.kind == "i" and target.itemsize == 4:
+    if dtype is not None and dtype.kind == "i" and target.itemsize == 4:
         np.concatenate(lines, out=target.view(np.int32))
         _move_up(target)
     elif dtype is not None and dtype.itemsize == 2:
-        cast_array(target, np.concatenate(lines))
+        step = max(1, WIDENED_NUMBERS // target.shape[1])
+        for i in range(0, len(lines), step):
+            some = lines[i : i + step]
+            cast_array(target[i : i + step], some[0] if len(some) == 1 else np.concatenate(some))
     else:
         np.concatenate(lines, out=target, casting="unsafe")
 
 
-def _widen_lines(target: NDArray[Any], lines: Sequence[NDArray[np.float16]]) -> None:
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        for here, line in zip(target, lines, strict=True):
-            cast_array(here, line[0])
-        return
-    targets, sources = torch.from_numpy(target).split(1), list(map(_as_tensor, lines))
+def cast_vectors(target: NDArray[Any], vectors: Sequence[Any]) -> None:
+    """Cast tensors into the lines of an array, without torch's threads.
+
+    By one call: Python's lock is let go once, not for every line.
+    """
+    torch: Any = sys.modules["torch"]
+    both: Any = torch.from_numpy(target).unbind(), vectors
     if target.shape[1] > TORCH_GRAIN:
-        both = targets, sources
-        targets, sources = ([x for line in some for x in line.split(TORCH_GRAIN, 1)] for some in both)
-    torch._foreach_copy_(targets, sources)  # Python's lock is let go once, not for every line
+        both = ([piece for line in lines for piece in line.split(TORCH_GRAIN)] for lines in both)
+    torch._foreach_copy_(*both)
 
 
 def _as_tensor(array: NDArray[Any]) -> Any:

@@ -24,6 +24,7 @@ from randeigen.backend.host_leaves import (
     cast_array,
     cast_lines,
     cast_vector,
+    cast_vectors,
     nan_line,
     side_by_side,
 )
@@ -92,13 +93,17 @@ class LeafOfRows:
 
     def __init__(self, lines: NDArray[Any] | list[Any]) -> None:
         self._lines = lines
-        self._dtype: np.dtype[Any] | None = None  # of all lines, where they are of one
-        self._are_together = False  # whether all lines are (1, k) arrays, which are cast by one call
-        if isinstance(lines, list) and set(map(type, lines)) == {np.ndarray}:
-            dtypes, shapes = {line.dtype for line in lines}, {line.shape for line in lines}
+        self._are_arrays = self._are_vectors = False  # whether all lines are such, and cast by one call
+        self._dtype: np.dtype[Any] | None = None  # of arrays that are all of one
+        if isinstance(lines, np.ndarray):
+            return
+        shapes, dtypes = {line.shape for line in lines}, {line.dtype for line in lines}
+        if set(map(type, lines)) == {np.ndarray}:
             of_bits = any(dtype.kind == "i" for dtype in dtypes)
-            self._are_together = shapes == {(1, self.size)} and (len(dtypes) == 1 or not of_bits)
+            self._are_arrays = shapes == {(1, self.size)} and (len(dtypes) == 1 or not of_bits)
             self._dtype = dtypes.pop() if len(dtypes) == 1 else None
+        elif len(shapes) == 1 and not any(isinstance(line, np.ndarray) or line.is_neg() for line in lines):
+            self._are_vectors = lines[0].ndim == 1
 
     @property
     def size(self) -> int:
@@ -111,9 +116,7 @@ class LeafOfRows:
         """Each of the leaves of these rows among n, where it is; those of the other rows are NaN."""
         lines = as_lines(leaves)
         if len(rows) < n:
-            some, arrays = lines, [line for line in lines if isinstance(line, np.ndarray)]
-            dtype = arrays[0].dtype if arrays else np.dtype(np.float32)
-            lines = [nan_line(math.prod(leaves[0].shape), dtype)] * n
+            some, lines = lines, [nan_line(lines[0], math.prod(leaves[0].shape))] * n
             for row, line in zip(rows, some, strict=True):
                 lines[row] = line
         return cls(lines)
@@ -140,9 +143,11 @@ class LeafOfRows:
             cast_array(out, lines[list(rows) if follow is None else follow, start:stop])
             return
         some = [lines[row] for row in rows] if follow is None else lines[follow]
-        if self._are_together:
-            whole = stop - start == lines[0].size
+        whole = stop - start == self.size
+        if self._are_arrays:
             cast_lines(out, some if whole else [line[:, start:stop] for line in some], self._dtype)
+        elif self._are_vectors:
+            cast_vectors(out, some if whole else [line[start:stop] for line in some])
         else:
             for target, line in zip(out, some, strict=True):
                 cast_vector(target, flat(line, start, stop))
