@@ -249,3 +249,29 @@ def test_a_column_of_the_sum_has_the_same_bits_wherever_it_lies(n: int, dtype: t
             out = np.empty(width, dtype)
             weighted_columns(weights, part, out)
             np.testing.assert_array_equal(out, whole[start : start + width])
+
+
+NOT_DENSE = {
+    "sparse": lambda torch: torch.eye(4).to_sparse(),
+    "sparse rows": lambda torch: torch.eye(4).to_sparse_csr(),
+    "nested": lambda torch: torch.nested.nested_tensor([torch.ones(4), torch.ones(3)]),
+    "another layout": lambda torch: torch.ones(4, 4).to_mkldnn(),
+    "on no device": lambda torch: torch.ones(4, 4, device="meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", NOT_DENSE)
+@pytest.mark.parametrize("name", ["a", "nothing"])
+def test_a_tensor_that_is_not_dense_is_refused_after_others_that_are(kind, name):
+    torch = pytest.importorskip("torch")
+    leaf = NOT_DENSE[kind](torch)
+    if name == "nothing":
+        leaf = torch.empty(0, 4).to_sparse() if kind == "sparse" else leaf
+    records = [{"a": torch.randn(4, 4), "nothing": torch.empty(0, 4)} for _ in range(5)]
+    records[3][name] = leaf
+    rows = as_rows(records)
+    assert list(rows.unusable) == [3]
+    assert "raised" not in rows.unusable[3]
+    for _, block in rows.blocks():
+        assert np.isnan(block[3]).all()
