@@ -4,9 +4,7 @@
 - A part is what one thread takes of a block. Parts do not depend on the number of threads, so no bit does.
 - A piece is what is copied, or cast to float64, at once.
 - A strip is what is sorted at once, column by column.
-
-Random projections have tiles besides, the columns that share one generator: they belong to the numbers,
-not to memory, and are cut in `geometry/projection`.
+- A tile of a random projection is the columns that share one generator; `geometry/projection` cuts them.
 
 BLAS's threads gain nothing on a product as flat as ours, n×n out of n×d; they wait for one another, and spin
 for milliseconds after each call on cores that others need. Cutting the columns instead, one part to a thread,
@@ -284,9 +282,7 @@ def function_of_numpys_library(*names: str) -> Any:
     core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
     with suppress(OSError, TypeError):
         library = ctypes.CDLL(core.__file__)
-        for name in names:
-            if hasattr(library, name):
-                return getattr(library, name)
+        return next((getattr(library, name) for name in names if hasattr(library, name)), None)
     return None
 
 
