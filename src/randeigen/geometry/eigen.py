@@ -223,6 +223,13 @@ def power_iteration(apply: Operator, start: Array, steps: int) -> Array:
     return vector
 
 
+def project_rows(covariance: Array, root_weights: Array, vector: Array) -> Array:
+    """(n,) the rows' projections on the direction that an eigenvector of their covariance stands for."""
+    if np.count_nonzero(root_weights) < root_weights.size:
+        root_weights = np.where(root_weights > 0, root_weights, 1.0)
+    return np.asarray(covariance.dot(vector) / root_weights)
+
+
 class Bulk(NamedTuple):
     """Where the bulk of a covariance's spectrum lies."""
 

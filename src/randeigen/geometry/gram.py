@@ -19,6 +19,7 @@ from randeigen.geometry.eigen import (
     Top,
     binary_exponent,
     bulk_of,
+    project_rows,
     start_of,
     top_dense,
     top_eigenvalue,
@@ -111,8 +112,12 @@ class MeasuredGeometry(ABC):
     def _largest_square(self) -> float:
         return float(self._squares.max())
 
+    @cached_property
+    def _ones(self) -> Array:
+        return np.ones(self.n)  # whose product with a few numbers is their sum, three times as fast
+
     def _mean_square(self, weights: Array) -> float:
-        return float(weights.dot(self._squares)) / float(weights.sum())
+        return float(weights.dot(self._squares)) / float(weights.dot(self._ones))
 
     def _is_rounding(self, trace: float, weights: Array) -> bool:
         """Whether rounding is all there is of a covariance: no mean of the squares is above the largest."""
@@ -139,13 +144,6 @@ def squared_distances_of(squared_norms: Array, inner: Array) -> Array:
     between = np.maximum(squared_norms[:, None] + squared_norms - 2 * inner, 0.0)
     np.fill_diagonal(between, 0.0)
     return np.asarray(between)
-
-
-def project_rows(covariance: Array, root_weights: Array, vector: Array) -> Array:
-    """(n,) the rows' projections on the direction that an eigenvector of their covariance stands for."""
-    if np.count_nonzero(root_weights) < root_weights.size:
-        root_weights = np.where(root_weights > 0, root_weights, 1.0)
-    return np.asarray(covariance.dot(vector) / root_weights)
 
 
 def top_direction_of(top: Top, projected: Array, weights: Array, row_variances: Array) -> TopDirection:
@@ -189,7 +187,7 @@ class GramGeometry(MeasuredGeometry):
     def _top(self, weights: Array, settled: float = 0.0, alone: bool = False) -> TopDirection:
         covariance, root_weights = self._covariance(weights)
         row_variances = covariance.diagonal()
-        trace = float(row_variances.sum())
+        trace = float(row_variances.dot(self._ones))
         if self._is_rounding(trace, weights):
             return TopDirection(max(trace, 0.0), np.zeros(self.n))
         value = top_eigenvalue(covariance, root_weights) if alone and self.n <= MAX_SOLVED_ROWS else None
@@ -261,7 +259,7 @@ class GramGeometry(MeasuredGeometry):
 
     def _covariance(self, weights: Array) -> tuple[Array, Array]:
         """sqrt(wᵢwⱼ)·⟨xᵢ − μ_w, xⱼ − μ_w⟩, which has the eigenvalues of Σ_w; and the roots of the weights."""
-        inner, w = self.gram[:-1, :-1], weights / weights.sum()
+        inner, w = self.gram[:-1, :-1], weights / weights.dot(self._ones)
         root_weights, shift = np.sqrt(w), inner.dot(w)
         shift -= w.dot(shift) / 2
         covariance = shift[:, None] + shift

@@ -258,28 +258,31 @@ class FilterHistory:
         if top.allowance:
             self.bounds[-1] = bound(self.geometry, w, self.f, top.variance + top.allowance)
         whole = w >= self.prior_weights
+        self.dropped_in_round[whole] = 0
+        self.scores[whole] = 0.0
         return Verdict(
             normalised(w),
             stop,
             spreads=tuple(self.spreads),
             bounds=tuple(self.bounds),
             answer_round=len(self.bounds) - 1,
-            dropped_in_round=np.where(whole, 0, self.dropped_in_round),
-            scores=np.where(whole, 0.0, self.scores),
+            dropped_in_round=self.dropped_in_round,
+            scores=self.scores,
             far_outliers=self.far_outliers,
         )
 
     def _average(self) -> Array:
         if len(self.weights) == 1:
             return self.weights[0]
-        bounds, weights, prior = np.array(self.bounds), np.array(self.weights), self.prior_weights
-        least = min(self.bounds)
+        weights, prior = np.array(self.weights), self.prior_weights
+        least, before = min(self.bounds), float(prior.sum())
         if 0 < least < math.inf:
-            round_weights = (least / bounds) ** 8 * (weights.sum(axis=1) / prior.sum()) ** 2
+            left = (total / before for total in weights.sum(axis=1).tolist())
+            counts = [(least / each) ** 8 * share**2 for each, share in zip(self.bounds, left, strict=True)]
         else:
-            round_weights = (bounds <= least).astype(float)
+            counts = [float(each <= least) for each in self.bounds]
         restored = np.minimum(prior, RESTORED_FACTOR * weights)
-        average = round_weights @ restored / round_weights.sum()
+        average = np.array(counts).dot(restored) / sum(counts)
         # Relative to its prior weight: a row is not dropped for having been light from the start.
         if np.count_nonzero(prior) == prior.size:
             kept = average / prior
