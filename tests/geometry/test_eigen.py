@@ -11,6 +11,7 @@ from randeigen.geometry import eigen
 from randeigen.geometry.eigen import power_iteration
 from randeigen.geometry.gram import GramGeometry, top_of_covariance
 from randeigen.geometry.lanczos import top_of_operator
+from randeigen.geometry.products import all_apart, is_offset
 
 RNG = np.random.default_rng(0)
 
@@ -162,3 +163,17 @@ def test_equal_eigenvalues_of_parts_that_have_nothing_in_common_are_counted(n: i
             top = eigen.top_dense(table, RNG.standard_normal((len(table), 8)), own)
             assert top.value == pytest.approx(np.linalg.eigvalsh(table)[-1], rel=1e-12)
             assert np.linalg.norm(table @ top.vector - top.value * top.vector) <= 1e-12 * top.value
+
+
+def test_rows_that_are_all_apart_are_at_no_offset_whichever_pairs_are_looked_at() -> None:
+    sure = 0
+    for shift in np.linspace(0, 6, 60):
+        rows = RNG.standard_normal((9, 12)) + shift
+        inner = rows @ rows.T
+        squares = inner.diagonal()
+        order = RNG.permutation(9)
+        between = squares[order] + squares[np.roll(order, 1)] - 2 * inner[order, np.roll(order, 1)]
+        if all_apart(squares, inner):
+            sure += 1
+            assert not is_offset(squares, between)
+    assert 0 < sure < 60

@@ -329,3 +329,15 @@ def test_importing_rows_imports_numpy_only() -> None:
     paths = "import sys; sys.path[:0] = " + repr([path for path in sys.path if path]) + "; "
     found = subprocess.run([sys.executable, "-c", paths + code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_small_rows_are_copied_once_for_both_readings(dtype: Any) -> None:
+    small, large = np.ones((4, 100), dtype), np.ones((4, 2**15), dtype)
+    for rows in (list(small), small.astype(np.float16)):
+        source = as_rows(rows)
+        (_, first), (_, second) = (next(iter(source.blocks())) for _ in range(2))
+        assert second is first
+    source = as_rows(list(large))
+    (_, first), (_, second) = (next(iter(source.blocks())) for _ in range(2))
+    assert not np.shares_memory(first, second)
