@@ -47,7 +47,8 @@ def test_it_is_aggregate_of_the_gathered_rows(four: Ranks, kind: str) -> None:
     whole = randeigen.aggregate(rows, f=1, seed=exchange["seed"])
     assert exchange["weights"] == pytest.approx(whole.weights.tolist(), abs=1e-6)
     assert exchange["bias_bound"] == pytest.approx(whole.bias_bound, rel=1e-5)
-    assert exchange["distance_to_mean"] == pytest.approx(whole.distance_to_mean, rel=1e-5, abs=1e-5)
+    # Weights that are 1e-6 off move a mean of rows of norm 80 by so much.
+    assert exchange["distance_to_mean"] == pytest.approx(whole.distance_to_mean, rel=1e-5, abs=1e-4)
     assert exchange["unusable"] == dict(whole.unusable)
     assert close(mean, whole.mean)
     assert kind == "clean" or exchange["weights"][1] == 0
