@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from randeigen.backend.chunking import parallel_map
 from randeigen.geometry.eigen import Top, decomposed
 from randeigen.geometry.lanczos import upper_allowance
+from randeigen.geometry.products import CACHE_LINE_NUMBERS, SMALL_PRODUCT
 from randeigen.types import Array
 
 Points = NDArray[np.float32]  # (n, k)
@@ -32,8 +33,6 @@ MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 60  # steps
 ALLOWANCES = np.exp2(np.arange(-16.0, 10.0, 0.125))  # to choose from, relative to the eigenvalue
 ROUNDING = 2.0**-18  # of a link between Lanczos vectors, whose products are made in float32
 PRODUCT_ROWS = 48  # points whose products with a few vectors are made in one call
-PRODUCT_MULTIPLICATIONS = 10**6  # of a product within the call: OpenBLAS copies nothing of smaller ones
-ALIGNED_COLUMNS = 16  # columns of which a product has a multiple
 
 
 def projections_on(points: Points, direction: Array) -> Array:
@@ -191,8 +190,8 @@ class _Cut:
 
     def __init__(self, numbers: Points, count: int) -> None:
         r, k = numbers.shape
-        many = -(-count * PRODUCT_ROWS * k // PRODUCT_MULTIPLICATIONS)
-        width = k // many // ALIGNED_COLUMNS * ALIGNED_COLUMNS
+        many = -(-count * PRODUCT_ROWS * k // SMALL_PRODUCT)
+        width = k // many // CACHE_LINE_NUMBERS * CACHE_LINE_NUMBERS
         self.pieces = numbers[:, : many * width].reshape(r, many, width).transpose(1, 0, 2)
         self.rest = numbers[:, many * width :]
 
