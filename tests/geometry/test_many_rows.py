@@ -307,6 +307,17 @@ def test_tiles_folded_together_have_the_bits_of_tiles_folded_one_by_one(later: f
             np.testing.assert_array_equal(one, two)
 
 
+def test_what_is_kept_beside_the_points_does_not_grow_with_the_columns() -> None:
+    rows = np.random.default_rng(5).standard_normal((200, 5 * 2**14)).astype(np.float32)
+    sketch = FoldedSketch(7, rows.shape[1], WIDTH, 2048, 2**14)
+    accumulator = ManyRowsAccumulator(len(rows), 7, sketch)
+    for start in range(0, rows.shape[1], sketch.tile):
+        columns = slice(start, start + sketch.tile)
+        accumulator.add(columns, rows[:, columns])
+        assert accumulator.memory
+        assert not any(room.plans for room in accumulator.memory.values())
+
+
 def test_identical_rows_and_zero_rows_have_a_bound_of_rounding() -> None:
     for rows in (
         np.zeros((N, D), np.float32),

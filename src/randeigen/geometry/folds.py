@@ -72,7 +72,8 @@ class Room:
         self.given = np.zeros((rows, chunks + 1, CHUNK_COLUMNS), np.float32)
         self.ordered = np.empty((rows, padded, CHUNK_COLUMNS), np.float32)
         self.check, self.choice = (np.empty((rows, width), np.float32) for width in widths)
-        self.plans: dict[int, Plan] = {}  # by the first column of a tile: making views takes time
+        # By the first column of a tile, while some rows after others take it: making views takes time.
+        self.plans: dict[int, Plan] = {}
 
     def inside(self, rows: int) -> Points:
         """(rows, tile) what the numbers of a tile are written into."""
@@ -139,7 +140,8 @@ class FoldedSketch:
         np.take(room.given, tile.order, axis=1, out=room.ordered, mode="clip")
         for mixing, lines, out in self._plan(room, tile):
             np.matmul(mixing, lines, out=out)
-        for points, sums in ((check, room.check), (choice, room.choice))[not self.check :]:
+        pairs = [(choice, room.choice), *([(check, room.check)] if self.check else [])]
+        for points, sums in pairs:
             if first:
                 points[...] = sums[: len(points)]
             else:

@@ -137,7 +137,7 @@ class ManyRowsAccumulator:
             return
         usable = np.flatnonzero(~self.unusable)
         pivots = [self._pivot(cut, usable) for cut in cuts]
-        known, step = self.sketch.check, max(1, ROOM_NUMBERS // self.sketch.tile)
+        rows_are_kept, step = not self.sketch.check, max(1, ROOM_NUMBERS // self.sketch.tile)
 
         def work(rows: slice) -> Mask:
             room = self._memory(step)
@@ -148,26 +148,32 @@ class ManyRowsAccumulator:
                     fill(here, cut.part[some], pivot, cut)
                     self.sketch.add(room, cut.tile, self.check[some], self.choice[some], is_empty)
                     is_empty = False
-                    if not known:
+                    if rows_are_kept:
                         self.check[some, cut.columns] = here[:, : cut.part.shape[1]]
             return np.asarray(np.isfinite(self.choice[rows].sum(axis=1)))  # every number is in these sums
 
         slices = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
         finite = np.concatenate(parallel_map(work, slices))
         self.is_empty = False
+        for room in self.memory.values():
+            room.plans.clear()  # no other rows take these tiles
         for i in np.flatnonzero(~finite & ~self.unusable).tolist():
             self.unusable[i] = not all(np.isfinite(as_host_array(cut.part[i : i + 1])).all() for cut in cuts)
+        if from_pivots := [
+            (cut, pivot) for cut, pivot in zip(cuts, pivots, strict=True) if pivot is not None
+        ]:
+            self._fold_origin(from_pivots)
+
+    def _fold_origin(self, from_pivots: Sequence[tuple[Cut, NDArray[Any]]]) -> None:
+        """The caller's origin, as the rows are seen: from the pivot of each tile."""
         room = self.sketch.room(1)
-        for cut, pivot in zip(cuts, pivots, strict=True):
-            if pivot is None:
-                continue
-            here = room.inside(1)
-            here[:, cut.part.shape[1] :] = 0
-            origin = here[0, : cut.part.shape[1]]
-            np.multiply(pivot, -cut.tile.signs[: origin.size], out=origin, casting="same_kind")
+        for cut, pivot in from_pivots:
+            here, width = room.inside(1), pivot.size
+            here[:, width:] = 0
+            np.multiply(pivot, -cut.tile.signs[:width], out=here[0, :width], casting="same_kind")
             self.sketch.add(room, cut.tile, self.check[-1:], self.choice[-1:])
-            if not known:
-                self.check[-1, cut.columns] = origin
+            if not self.sketch.check:
+                self.check[-1, cut.columns] = here[0, :width]
 
     def _memory(self, rows: int) -> Room:
         """Each thread's own, kept: fresh memory costs as much as what is done in it."""
