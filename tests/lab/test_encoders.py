@@ -79,6 +79,7 @@ class TestTraining:
         rows = stack.flat() + 0.05 * torch.randn(3, stack.d, generator=torch.Generator().manual_seed(0))
         tokens = torch.tensor([[[2, 4, 6, 3, 0], [2, 5, 3, 0, 0]]]).expand(3, -1, -1)
         leaves = [piece.clone().requires_grad_() for piece in stack.split(rows)]
+        stack.packed = None
         together = torch.autograd.grad(stack.logits(leaves, tokens).square().sum(), leaves)
         assert not stack.by_client, "vmap takes it"
         stack.by_client = True

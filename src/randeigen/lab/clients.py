@@ -7,8 +7,6 @@ steps: the stack is sorted by size, so the clients that still train are its firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,9 +17,10 @@ from torch import Tensor
 from randeigen.attacks.base import BatchPoison, Restriction
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.partition import Shares, shares
-from randeigen.lab.stacked_model import StackedModel
+from randeigen.lab.stacked_model import StackedModel, tensor_cores
 from randeigen.lab.stacked_sgd import Data, LrFactors, StackedSGD
 from randeigen.lab.tasks import Loss
+from randeigen.lab.used_words import UsedWords
 
 if TYPE_CHECKING:
     from randeigen.lab.federated import Federation
@@ -66,7 +65,14 @@ def train(
         members = torch.from_numpy(group).to(device)
         plan = schedule(shares.of(group), keys[:, group], training, device)
         pull = None if proximal is None else (proximal[0].expand(clients, -1)[members], proximal[1])
-        with _tensor_cores(device):
+        plainly = (poison, pull, restriction) == (None, None, None) and not training.weight_decay
+        used = UsedWords.of(model, data, plan.indices) if plainly else None
+        with tensor_cores(device):
+            if used is not None:
+                sgd = StackedSGD(used.model, loss, used.data, used.taken(weights[members]), training, members)
+                trained = sgd.run(used.indices, plan.loss_weights, plan.lr_factors, plan.active)
+                used.put_back(trained, weights, members)
+                continue
             sgd = StackedSGD(
                 model, loss, data, weights[members], training, members, poison, pull, restriction
             )
@@ -109,20 +115,6 @@ def _group_size(model: StackedModel, data: Data, training: LocalTraining, client
     unfolded = max((25 * shape[0] for shape in model.shapes if len(shape) == 4), default=1)
     each = min(training.batch, len(data.labels)) * data.images[0].numel() * unfolded // 4
     return max(1, min(clients, MAX_UNFOLDED_NUMBERS[data.images.device.type] // int(each)))
-
-
-@contextmanager
-def _tensor_cores(device: torch.device) -> Iterator[None]:
-    """TF32 products for training on a GPU; the previous setting is restored afterwards."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 class SimulatedClients:

@@ -3,13 +3,15 @@
 Weights are one row of d numbers per client. Layers that are known here become batched matrix products;
 a convolution is one of its unfolded images, and so is its gradient, which is deterministic and, for a
 hundred clients, faster than a convolution in a hundred groups. On a GPU, convolution, ReLU and pooling are
-the kernels of `stacked_cuda`. Any other model goes through `torch.vmap`, or, if that cannot run it, client by
-client. Parameters that do not require a gradient, and buffers, are constants that all clients share.
+the kernels of `stacked_cuda`; a BERT is a `PackedBert`. Any other model goes through `torch.vmap`, or, if that
+cannot run it, client by client. Parameters that do not require a gradient, and buffers, are constants that
+all clients share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch.nn import functional
 
 from randeigen.errors import BadModel
 from randeigen.lab import stacked_cuda
+from randeigen.lab.packed_bert import PackedBert
 
 EVALUATED_IMAGES = 2048  # at once
 EVALUATED_SENTENCES = {"cpu": 64, "cuda": 512}
@@ -47,6 +50,7 @@ class StackedModel:
         self.known = (
             isinstance(model, nn.Sequential) and everything and all(_is_known(layer) for layer in model)
         )
+        self.packed = PackedBert.of(model) if pad is not None else None
         self.by_client = False  # whether `vmap` was found not to take this model
 
     @property
@@ -69,6 +73,8 @@ class StackedModel:
         if self.known:
             return _through_layers(self.model, parameters, images)
         images = self.trimmed(images)
+        if self.packed is not None:
+            return self.packed.logits(dict(zip(self.names, parameters, strict=True)), images)
         if len(images) > 1 and not self.by_client:
             try:
                 return torch.func.vmap(self._logits)(list(parameters), images)
@@ -82,10 +88,14 @@ class StackedModel:
 
     def predict(self, weights: Tensor, images: Tensor) -> Tensor:
         """(N,) labels that one set of weights (d,) gives to images."""
-        one = [piece[0] for piece in self.split(weights[None])]
+        one = self.split(weights[None])
         chunk = EVALUATED_SENTENCES[images.device.type] if self.trims else EVALUATED_IMAGES
-        with torch.no_grad():
-            parts = [self._logits(one, self.trimmed(x)) for x in images.split(chunk)]
+        with torch.no_grad(), tensor_cores(images.device) if self.packed else nullcontext():
+            if self.packed is not None:
+                parts = [self.logits(one, x[None])[0] for x in images.split(chunk)]
+            else:
+                alone = [piece[0] for piece in one]
+                parts = [self._logits(alone, self.trimmed(x)) for x in images.split(chunk)]
         return torch.cat(parts).argmax(1)
 
     def trimmed(self, tokens: Tensor) -> Tensor:
@@ -100,6 +110,20 @@ class StackedModel:
         named = dict(zip(self.names, parameters, strict=True))
         out: Tensor = torch.func.functional_call(self.model, named, (images,))
         return out
+
+
+@contextmanager
+def tensor_cores(device: torch.device) -> Iterator[None]:
+    """TF32 products on a GPU; the previous setting is restored afterwards."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _tracks_statistics(layer: nn.Module) -> bool:
