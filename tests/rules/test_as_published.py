@@ -102,3 +102,56 @@ def test_on_a_cpu_the_projection_is_the_same_whoever_may_draw_it() -> None:
     assert native.geometry == "gaussian:native=true"
     first, second = (randeigen.aggregate(ROWS, rule=each, seed=1).weights for each in (rule, native))
     assert (first == second).all()
+
+
+def test_a_sketch_drawn_by_its_law_has_the_distribution_of_the_projected_rows() -> None:
+    rows = ROWS.copy()
+    rows[:3] += 0.4
+
+    def statistics(kind: str) -> np.ndarray:
+        """Of many sketches: the top variance, an inner product, the norm of a row from the origin."""
+        found = []
+        for seed in range(300):
+            geometry, _ = measure(as_rows(rows), kind, seed)  # type: ignore[arg-type]
+            products = geometry.inner_products()
+            top = geometry.top_direction(np.ones(30)).variance
+            found.append((top, products[0, 1], geometry.squared_norms()[5]))
+        return np.array(found)
+
+    projected, drawn = (statistics(f"gaussian:eps_jl=0.5{way}") for way in ("", ",law=true"))
+    for one, other in zip(projected.T, drawn.T, strict=True):
+        ks = _largest_gap(one, other)
+        assert ks < 1.95 * math.sqrt(2 / 300), "a chance of one in a thousand"
+
+
+def _largest_gap(one: np.ndarray, other: np.ndarray) -> float:
+    """Of the two samples' cumulative distributions: the statistic of Kolmogorov and Smirnov."""
+    at = np.concatenate([one, other])
+    below = [np.searchsorted(np.sort(sample), at, side="right") / len(sample) for sample in (one, other)]
+    return float(abs(below[0] - below[1]).max())
+
+
+def test_the_law_leaves_out_what_the_projection_leaves_out() -> None:
+    rows = ROWS.astype(np.float32)
+    rows[4, 7], rows[9], rows[20] = np.nan, 0.0, rows[20] * np.float32(1e18)
+    result = randeigen.aggregate(rows, rule=build_rule("published:law=true", 0.1), seed=2)
+    assert list(result.unusable) == [4]
+    assert not result.kept[20], "the row far out is removed in the first round"
+    assert np.isfinite(result.mean).all()
+    assert math.isfinite(result.bias_bound)
+
+
+def test_a_long_row_takes_no_digits_from_the_others() -> None:
+    rows = ROWS.copy()
+    rows[0] *= 1e12
+    points = measure(as_rows(rows), "gaussian:law=true", seed=3)[0].coordinates
+    assert points is not None
+    assert (points[1:] ** 2).sum(axis=1) == pytest.approx((rows[1:] ** 2).sum(axis=1), rel=0.3)
+
+
+def test_a_sketch_is_drawn_in_one_way() -> None:
+    assert build_rule("published:law=true", 0.1).geometry == "gaussian:law=true"
+    with pytest.raises(BadParameter, match="give one"):
+        build_rule("published:law=true,native=true", 0.1)
+    with pytest.raises(BadParameter, match="geometry="):
+        randeigen.aggregate(ROWS, eps=0.1, geometry="gaussian:law=perhaps")  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import get_args
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.device_gram import DeviceGramAccumulator
+from randeigen.geometry.gaussian_law import GaussianLawAccumulator
 from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, Accumulator, GramAccumulator
 from randeigen.geometry.projection import (
     CHECK_HASHES,
@@ -23,6 +24,7 @@ from randeigen.geometry.wide_gram import WideGramAccumulator
 from randeigen.types import GeometryKind, Rows, Statistic
 
 KINDS = get_args(GeometryKind)
+WAYS = ("native", "law")  # of the paper's projection
 MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least this many times its columns
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
@@ -36,7 +38,7 @@ def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumu
 
     Sketches are made where they have so few columns that two of them take no more room than the rows.
     """
-    kind, eps_jl, native = _parse(kind)
+    kind, eps_jl, native, law = _parse(kind)
     n, d = rows.n, rows.d
     if kind in ("auto", "gram") and MIN_DEVICE_ROWS <= n <= min(d, MAX_DEVICE_ROWS) and not rows.on_host:
         return DeviceGramAccumulator(n, seed)
@@ -53,6 +55,8 @@ def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumu
         return _exact_gram(rows, seed)
     if kind == "gaussian":
         k = jl_width(d, eps_jl)
+        if law:
+            return GaussianLawAccumulator(n, k, seed, eps_jl)
         return SketchAccumulator(n, k, seed, GaussianProjection(seed, k, native), _check(n, d, seed))
     k = max(k, 4 * n)  # then isotropic rows look at most (1 + 1/2)² times as wide as they are
     if kind == "auto" and MIN_COLUMNS_PER_SKETCH_COLUMN * k > d:
@@ -71,19 +75,21 @@ def _exact_gram(rows: Rows, seed: int) -> Accumulator:
     return SegmentedGram(rows.n, seed, Segments(rows.d, columns))
 
 
-def _parse(kind: str) -> tuple[str, float, bool]:
-    """The geometry and, of the paper's projection, its error and whether a GPU draws its own numbers.
+def _parse(kind: str) -> tuple[str, float, bool, bool]:
+    """The geometry and, of the paper's projection, its error and two of its ways.
 
-    The name carries them as the name of a rule carries its parameters: `gaussian:eps_jl=0.2,native=true`.
+    `native`: a GPU draws its own numbers; `law`: the sketch is drawn from its distribution. The name carries
+    them as the name of a rule carries its parameters: `gaussian:eps_jl=0.2,native=true`.
     """
     name, colon, rest = kind.partition(":") if isinstance(kind, str) else ("", "", "")
     given = dict(part.partition("=")[::2] for part in rest.split(",")) if colon else {}
-    known = name in KINDS and (not colon or (name == "gaussian" and given.keys() <= {"eps_jl", "native"}))
-    if known and given.get("native", "true") in ("true", "false"):
+    known = name in KINDS and (not colon or (name == "gaussian" and given.keys() <= {"eps_jl", *WAYS}))
+    ways = [given.get(way, "false") for way in WAYS]
+    if known and {*ways} <= {"true", "false"}:
         with suppress(ValueError):
             eps_jl = float(given.get("eps_jl", EPS_JL))
             if MIN_EPS_JL <= eps_jl < 1:
-                return name, eps_jl, given.get("native") == "true"
+                return name, eps_jl, ways[0] == "true", ways[1] == "true"
     choices = ", ".join(map(repr, KINDS))
     raise BadParameter(
         f"geometry={kind!r} is not known; choose one of {choices}, or 'gaussian:eps_jl=...' with an error "

@@ -97,12 +97,14 @@ class PublishedRandEigen(Rule):
     `eps_jl` is the error of the projection, which has ln(d)/eps_jl² columns, and `eps_p` that of power
     iteration, which makes ln(4k)/(2·ln(1/(1 − eps_p))) steps. Both are 0.1 in the paper's experiments.
     `native` lets a GPU draw the projection itself, which saves the time to draw it on the host; a seed then
-    gives the same answer on that kind of device alone.
+    gives the same answer on that kind of device alone. `law` draws the sketch of n rows from its distribution
+    given their Gram matrix: the same algorithm with other coins, without the d·k numbers of the projection.
     """
 
     eps_jl: float = EPS_JL
     eps_p: float = EPS_P
     native: bool = False
+    law: bool = False
     name: ClassVar[str] = "published"
     family: ClassVar[str] = "Spectral filters"
     facts: ClassVar[Facts] = Facts(
@@ -120,12 +122,16 @@ class PublishedRandEigen(Rule):
             )
         if not MIN_EPS_P <= self.eps_p < 1:
             raise BadParameter(f"eps_p={self.eps_p}; give that of power iteration, in [{MIN_EPS_P:g}, 1).")
+        if self.native and self.law:
+            raise BadParameter(
+                "native=True and law=True: a sketch drawn by its law has no projection; give one."
+            )
 
     @property
     def geometry(self) -> GeometryKind:
         # The name of a geometry takes parameters as the name of a rule does.
         given = [f"eps_jl={self.eps_jl!r}"] if self.eps_jl != EPS_JL else []
-        given += ["native=true"] if self.native else []
+        given += [f"{way}=true" for way in ("native", "law") if getattr(self, way)]
         return cast(GeometryKind, ":".join(["gaussian", *([",".join(given)] if given else [])]))
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
