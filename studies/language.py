@@ -37,7 +37,7 @@ from randeigen.lab import Federation, Task
 from randeigen.lab.results import versions
 from randeigen.lab.tasks import build
 from randeigen.provenance import commit
-from studies.language_cells import CLIENTS, PASSES, ROUNDS, WORD_TABLE, Cell, plan
+from studies.language_cells import CLIENTS, PASSES, ROUNDS, RULES, WORD_TABLE, Cell, plan
 
 VARIANCES_EVERY = 4  # rounds between measurements of the honest variances of an unattacked run
 RECORD = Path("results/language.json")
@@ -136,7 +136,9 @@ def run_cells(options: argparse.Namespace) -> None:
     until = time.time() + 60 * options.minutes
     records = [one for path in (*options.have, options.out) for one in read(path)]
     done = {Cell(**one["cell"]): one for one in records if is_whole(one)}
-    cells = plan(options.label, options.passes, options.rounds)
+    cells = [
+        cell for cell in plan(options.label, options.passes, options.rounds) if cell.rule in options.rules
+    ]
     needed = dict.fromkeys(one for cell in cells for one in (cell.base, cell))
     waiting = [cell for cell in needed if cell not in done]
     taken = dict[str, float]()  # the longest time of a cell of each rule
@@ -228,6 +230,7 @@ def main() -> None:
     run.add_argument("--device", default="cpu")
     run.add_argument("--minutes", type=float, default=60.0)
     run.add_argument("--passes", nargs="+", default=list(PASSES))
+    run.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), metavar="RULE")
     run.add_argument("--clients", type=int, default=CLIENTS)
     run.add_argument("--rounds", type=int, default=ROUNDS)
     run.add_argument("--workers", type=int, default=1)

@@ -3,9 +3,9 @@
 Weights are one row of d numbers per client. Layers that are known here become batched matrix products;
 a convolution is one of its unfolded images, and so is its gradient, which is deterministic and, for a
 hundred clients, faster than a convolution in a hundred groups. On a GPU, convolution, ReLU and pooling are
-the kernels of `stacked_cuda`; a BERT is a `PackedBert`. Any other model goes through `torch.vmap`, or, if that
-cannot run it, client by client. Parameters that do not require a gradient, and buffers, are constants that
-all clients share.
+the kernels of `stacked_cuda`; a BERT is a `PackedBert`. Any other model goes through `torch.vmap` or, if
+that cannot run it, client by client. Parameters that do not require a gradient, and buffers, are constants
+that all clients share.
 """
 
 from __future__ import annotations
