@@ -239,24 +239,24 @@ class DistanceToMean:
         self.distance = 0.0
 
     def add(self, answer: Any, block: Block) -> None:
-        """The columns of one block."""
-        half = to_host_float64(answer) / 2 - _half_mean(block)  # no difference of halves overflows
-        largest = float(np.abs(half).max(initial=0.0))
+        """The columns of one block, where they lie."""
+        half = as_float64(answer) / 2 - _half_mean(block)  # no difference of halves overflows
+        largest = float(abs(half).max())
         if largest > 0:
-            self.add_known(2 * largest * float(np.linalg.norm(half / largest)))
+            self.add_known(2 * largest * math.sqrt(float(((half / largest) ** 2).sum())))
 
     def add_known(self, distance: float) -> None:
         """Columns whose distance was summed up elsewhere."""
         self.distance = math.hypot(self.distance, distance)
 
 
-def _half_mean(block: Block) -> Array:
+def _half_mean(block: Block) -> Any:
     """(w,) half of the plain mean, in float64; where numbers overflow in a sum, each is divided first."""
     half, n = _mean_of(block) / 2, len(block)
-    return half if np.isfinite(half).all() else _mean_of(block * (0.5 / n)) * n
+    return half if bool(abs(half).max() < math.inf) else _mean_of(block * (0.5 / n)) * n
 
 
-def _mean_of(block: Block) -> Array:
+def _mean_of(block: Block) -> Any:
     if isinstance(block, np.ndarray):
-        return np.asarray(block.mean(axis=0, dtype=np.float64))
-    return to_host_float64(block.mean(0, dtype=block[:1, :1].double().dtype))
+        return block.mean(axis=0, dtype=np.float64)
+    return block.mean(0, dtype=as_float64(block[:1, :1]).dtype)
