@@ -17,7 +17,8 @@ transformers = pytest.importorskip("transformers")
 
 from randeigen.lab import clients, encoders  # noqa: E402
 from randeigen.lab.encoders import Classifier  # noqa: E402
-from randeigen.lab.packed_bert import GROUP_LENGTHS, WORDS, PackedBert, Packing  # noqa: E402
+from randeigen.lab.packed_bert import WORDS, PackedBert  # noqa: E402
+from randeigen.lab.packed_sentences import GROUP_LENGTHS, Packing  # noqa: E402
 from randeigen.lab.stacked_model import StackedModel  # noqa: E402
 from randeigen.lab.stacked_sgd import Data  # noqa: E402
 from randeigen.lab.used_words import UsedWords  # noqa: E402
@@ -71,13 +72,15 @@ class TestPacking:
         for sentence, length in enumerate(lengths):
             tokens[0, sentence, :length] = torch.arange(1, length + 1)
             tokens[1, sentence, :1] = 7
-        packing = Packing.of(tokens, pad=0)
+        packing = Packing.of(tokens, pad=0, heads=3)
         used = packing.used[:, 0] > 0
-        assert int(used.sum()) == sum(lengths) + len(lengths)
-        assert torch.equal(packing.slot_of[packing.cell_of[used]], used.nonzero()[:, 0])
+        assert int(used.sum()) == 3 * (sum(lengths) + len(lengths))
+        assert torch.equal(packing.line_of[packing.cell_of[used]], used.nonzero()[:, 0])
         assert int(packing.real.sum()) == int(used.sum())
-        assert sorted(packing.ids.flatten()[used].tolist()) == sorted(tokens[tokens > 0].tolist())
-        assert packing.ids.flatten()[packing.first].tolist() == tokens[..., 0].flatten().tolist()
+        assert (packing.real[packing.cell_of[used]] == 1).all()
+        slots = packing.ids.flatten()
+        assert sorted(slots[used[::3]].tolist()) == sorted(tokens[tokens > 0].tolist())
+        assert slots[packing.first].tolist() == tokens[..., 0].flatten().tolist()
 
     def test_padding_inside_a_sentence_is_left_out_too(self) -> None:
         stack, tokens = StackedModel(classifier(), pad=0), sentences(6, seed=3)

@@ -1,100 +1,25 @@
 """BERT classifiers of many clients at once, on sentences without their padding.
 
-The tokens of a client's sentences lie side by side, so that linear layers see no padding: a batch of SST-2's
-phrases padded to the longest is 3.4 times as long. Attention pads sentences to others of about their length.
-Each layer is one batched product for all clients.
+Linear layers see no padding: a batch of SST-2's phrases padded to the longest is 3.4 times as long. Attention
+pads sentences to others of about their length. Each layer is one batched product for all clients.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from functools import cache
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+
+from randeigen.lab.packed_sentences import Group, Packing
 
 KIND = "BertForSequenceClassification"  # of transformers
 TRIED_TOKENS = ((3, 4, 5, 4), (4, 3, None, None))  # None: padding
 WORDS = "inner.bert.embeddings.word_embeddings.weight"
-GROUP_LENGTHS = (12, 24)  # most tokens of a sentence of the first groups: half of SST-2's phrases have 10
-
-Ints: TypeAlias = NDArray[np.int64]
-
-
-class Group(NamedTuple):
-    """Sentences of like lengths, which attention pads to the longest of them."""
-
-    sentences: int
-    length: int
-    bias: Tensor  # (sentences, 1, 1, length) added to the scores: 0, or next to minus infinity for padding
-
-
-class Packing(NamedTuple):
-    """The tokens of (clients, sentences, length) ids side by side, `width` slots for each client.
-
-    Attention works on *cells*: the tokens of all groups with their padding, one group after the other.
-    """
-
-    ids: Tensor  # (clients, width)
-    positions: Tensor  # (clients, width) in the sentence
-    used: Tensor  # (clients · width, 1) 1, or 0 for a slot that holds no token
-    first: Tensor  # (clients · sentences,) the slots of the sentences' first tokens
-    slot_of: Tensor  # (cells,) the slot of each cell; any for padding
-    real: Tensor  # (cells, 1) 1, or 0 for padding
-    cell_of: Tensor  # (clients · width,) the cell of each slot; any where no token is
-    groups: list[Group]
-
-    @staticmethod
-    def of(tokens: Tensor, pad: int) -> Packing:
-        """The first token of a sentence counts as one even where it is padding."""
-        ids = tokens.cpu().numpy()
-        real = ids != pad
-        real[..., 0] = True
-        lengths = real.sum(2)
-        totals = lengths.sum(1)
-        clients, width = len(ids), int(totals.max())
-        owner, sentence, position = np.nonzero(real)
-        unused = np.arange(clients) * width - (totals.cumsum() - totals)  # slots of the clients before
-        slot = np.arange(len(owner)) + np.repeat(unused, totals)
-        packed = np.full((3, clients * width), [[pad], [0], [0]])
-        packed[:, slot] = np.stack([ids[owner, sentence, position], position, np.ones_like(position)])
-        first = (lengths.cumsum(1) - lengths + width * np.arange(clients)[:, None]).ravel()
-        slot_of, inside, groups = _cells(lengths.ravel(), first)
-        cell_of = np.zeros(clients * width, dtype=np.int64)
-        cell_of[slot_of[inside]] = np.flatnonzero(inside)
-
-        def on_device(array: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(array).to(tokens.device)
-
-        return Packing(
-            on_device(packed[0]).view(clients, width),
-            on_device(packed[1]).view(clients, width),
-            on_device(packed[2][:, None].astype(np.float32)),
-            on_device(first),
-            on_device(slot_of),
-            on_device(inside[:, None].astype(np.float32)),
-            on_device(cell_of),
-            [Group(len(bias), bias.shape[1], on_device(bias)[:, None, None]) for bias in groups],
-        )
-
-
-def _cells(lengths: Ints, first: Ints) -> tuple[Ints, NDArray[np.bool_], list[NDArray[np.float32]]]:
-    """The slots of all cells, which of them hold a token, and what each group adds to its scores."""
-    slots, insides, biases = [], [], []
-    order = np.argsort(lengths, kind="stable")
-    for members in np.split(order, np.searchsorted(lengths[order], GROUP_LENGTHS, side="right")):
-        if not members.size:
-            continue
-        offsets = np.arange(lengths[members].max())
-        inside = offsets < lengths[members, None]
-        slots.append((first[members, None] + offsets * inside).ravel())
-        insides.append(inside.ravel())
-        biases.append(np.where(inside, np.float32(0), np.finfo(np.float32).min))
-    return np.concatenate(slots), np.concatenate(insides), biases
 
 
 class PackedBert:
@@ -141,7 +66,7 @@ class PackedBert:
 
     def logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """(clients, sentences, classes) from each client's parameters and its (sentences, length) ids."""
-        packing = Packing.of(tokens, self.pad)
+        packing = Packing.of(tokens, self.pad, self.heads)
         x = self._embedded(parameters, packing)
         for index in range(self.layers):
             x = self._layer(parameters, _layer(index), x, packing)
@@ -159,29 +84,27 @@ class PackedBert:
     def _layer(self, parameters: Mapping[str, Tensor], name: str, x: Tensor, packing: Packing) -> Tensor:
         query, key, value = (
             _Rearranged.apply(
-                _linear(parameters, f"{name}attention.self.{part}", x).flatten(0, 1),
-                *(packing.slot_of, packing.cell_of, packing.used),
+                _linear(parameters, f"{name}attention.self.{part}", x).view(len(packing.used), -1),
+                *(packing.line_of, packing.cell_of, packing.used),
             )
             for part in ("query", "key", "value")
         )
         attended, at = [], 0
         for group in packing.groups:
-            cells = slice(at, at + group.sentences * group.length)
+            cells = slice(at, at + self.heads * group.sentences * group.length)
             attended.append(self._attended(query[cells], key[cells], value[cells], group))
             at = cells.stop
-        inner = _Rearranged.apply(torch.cat(attended), packing.cell_of, packing.slot_of, packing.real)
+        inner = _Rearranged.apply(torch.cat(attended), packing.cell_of, packing.line_of, packing.real)
         x = self._added(parameters, f"{name}attention.output", x, inner.view_as(x))
         wide = functional.gelu(_linear(parameters, f"{name}intermediate.dense", x))
         return self._added(parameters, f"{name}output", x, wide)
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, group: Group) -> Tensor:
         """(cells, columns) of one group. Sentences are so short that plain products are the fastest way."""
-        query, key, value = (
-            part.view(group.sentences, group.length, self.heads, -1).transpose(1, 2)
-            for part in (query, key, value)
-        )
-        scores = query @ key.mT / math.sqrt(query.shape[-1]) + group.bias
-        return (scores.softmax(-1) @ value).transpose(1, 2).flatten(0, 1).flatten(1)
+        shape = (group.sentences, self.heads, group.length, -1)
+        query, key, value = query.view(shape), key.view(shape), value.view(shape)
+        scores = torch.add(group.bias, query @ key.mT, alpha=1 / math.sqrt(query.shape[-1]))
+        return (scores.softmax(-1) @ value).view(-1, value.shape[-1])
 
     def _added(self, parameters: Mapping[str, Tensor], name: str, x: Tensor, inner: Tensor) -> Tensor:
         return self._normed(parameters, f"{name}.LayerNorm", x + _linear(parameters, f"{name}.dense", inner))
@@ -251,7 +174,12 @@ class _Affine(torch.autograd.Function):
 
 def _summed(x: Tensor) -> Tensor:
     """(clients, columns) sums over the lines, by a product: three times as fast on a GPU."""
-    return torch.bmm(x.new_ones((1, 1, 1)).expand(len(x), 1, x.shape[1]), x)[:, 0]
+    return torch.bmm(_one(x.device).expand(len(x), 1, x.shape[1]), x)[:, 0]
+
+
+@cache
+def _one(device: torch.device) -> Tensor:
+    return torch.ones((1, 1, 1), device=device)
 
 
 class _Rearranged(torch.autograd.Function):
