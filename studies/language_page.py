@@ -80,7 +80,7 @@ def costs(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
         own = [
             run
             for cell, run in runs.items()
-            if (cell.encoder, cell.setting, cell.rule) == (encoder, setting, rule) and run["aggregation"]
+            if (cell.encoder, cell.setting, cell.rule) == (encoder, setting, rule) and has_costs(run)
         ]
         latest = [
             one["aggregation"] for one in own if one["versions"]["commit"] == own[-1]["versions"]["commit"]
@@ -94,7 +94,7 @@ def costs(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
 
 def costs_of_cells(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
     """Markdown: milliseconds and megabytes of an aggregation in each cell; of several seeds the medians."""
-    own = {cell: run["aggregation"] for cell, run in runs.items() if run["aggregation"]}
+    own = {cell: run["aggregation"] for cell, run in runs.items() if has_costs(run)}
     own = {cell: cost for cell, cost in own.items() if (cell.encoder, cell.setting) == (encoder, setting)}
     rules = [rule for rule in COLUMNS if any(cell.rule == rule for cell in own)]
     head = ["attack", "eps", *(COLUMNS[rule] for rule in rules)]
@@ -111,6 +111,11 @@ def costs_of_cells(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
             entries.append(f"{1e3 * seconds:,.0f} / {memory / 1e6:.0f}" if costs else "")
         out.append(f"| {' | '.join([ATTACKS[attack], f'{eps:g}' if eps else '', *entries])} |")
     return "\n".join(out)
+
+
+def has_costs(run: Run) -> bool:
+    """Whether its aggregation was measured, and as printed: a sketch drawn by its law costs less."""
+    return bool(run["aggregation"]) and "law=true" not in run["spec"]["rule"]
 
 
 def restored(runs: Mapping[Cell, Run], encoder: str, setting: str) -> str:
