@@ -72,14 +72,14 @@ class TestPacking:
         for sentence, length in enumerate(lengths):
             tokens[0, sentence, :length] = torch.arange(1, length + 1)
             tokens[1, sentence, :1] = 7
-        packing = Packing.of(tokens, pad=0, heads=3)
+        packing = Packing.of(tokens, pad=0)
         used = packing.used[:, 0] > 0
-        assert int(used.sum()) == 3 * (sum(lengths) + len(lengths))
-        assert torch.equal(packing.line_of[packing.cell_of[used]], used.nonzero()[:, 0])
+        assert int(used.sum()) == sum(lengths) + len(lengths)
+        assert torch.equal(packing.slot_of[packing.cell_of[used]], used.nonzero()[:, 0])
         assert int(packing.real.sum()) == int(used.sum())
         assert (packing.real[packing.cell_of[used]] == 1).all()
         slots = packing.ids.flatten()
-        assert sorted(slots[used[::3]].tolist()) == sorted(tokens[tokens > 0].tolist())
+        assert sorted(slots[used].tolist()) == sorted(tokens[tokens > 0].tolist())
         assert slots[packing.first].tolist() == tokens[..., 0].flatten().tolist()
 
     def test_padding_inside_a_sentence_is_left_out_too(self) -> None:

@@ -66,7 +66,7 @@ class PackedBert:
 
     def logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """(clients, sentences, classes) from each client's parameters and its (sentences, length) ids."""
-        packing = Packing.of(tokens, self.pad, self.heads)
+        packing = Packing.of(tokens, self.pad)
         x = self._embedded(parameters, packing)
         for index in range(self.layers):
             x = self._layer(parameters, _layer(index), x, packing)
@@ -84,27 +84,29 @@ class PackedBert:
     def _layer(self, parameters: Mapping[str, Tensor], name: str, x: Tensor, packing: Packing) -> Tensor:
         query, key, value = (
             _Rearranged.apply(
-                _linear(parameters, f"{name}attention.self.{part}", x).view(len(packing.used), -1),
-                *(packing.line_of, packing.cell_of, packing.used),
+                _linear(parameters, f"{name}attention.self.{part}", x).flatten(0, 1),
+                *(packing.slot_of, packing.cell_of, packing.used),
             )
             for part in ("query", "key", "value")
         )
         attended, at = [], 0
         for group in packing.groups:
-            cells = slice(at, at + self.heads * group.sentences * group.length)
+            cells = slice(at, at + group.sentences * group.length)
             attended.append(self._attended(query[cells], key[cells], value[cells], group))
             at = cells.stop
-        inner = _Rearranged.apply(torch.cat(attended), packing.cell_of, packing.line_of, packing.real)
+        inner = _Rearranged.apply(torch.cat(attended), packing.cell_of, packing.slot_of, packing.real)
         x = self._added(parameters, f"{name}attention.output", x, inner.view_as(x))
         wide = functional.gelu(_linear(parameters, f"{name}intermediate.dense", x))
         return self._added(parameters, f"{name}output", x, wide)
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, group: Group) -> Tensor:
         """(cells, columns) of one group. Sentences are so short that plain products are the fastest way."""
-        shape = (group.sentences, self.heads, group.length, -1)
-        query, key, value = query.view(shape), key.view(shape), value.view(shape)
+        query, key, value = (
+            part.view(group.sentences, group.length, self.heads, -1).transpose(1, 2)
+            for part in (query, key, value)
+        )
         scores = torch.add(group.bias, query @ key.mT, alpha=1 / math.sqrt(query.shape[-1]))
-        return (scores.softmax(-1) @ value).view(-1, value.shape[-1])
+        return (scores.softmax(-1) @ value).transpose(1, 2).flatten(0, 1).flatten(1)
 
     def _added(self, parameters: Mapping[str, Tensor], name: str, x: Tensor, inner: Tensor) -> Tensor:
         return self._normed(parameters, f"{name}.LayerNorm", x + _linear(parameters, f"{name}.dense", inner))

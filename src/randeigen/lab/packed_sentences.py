@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,29 +23,28 @@ class Group(NamedTuple):
 
     @staticmethod
     def of(mask: Tensor) -> Group:
-        """Of sentences whose (sentences, 1, length) tokens are no padding where the mask is True."""
-        bias = torch.where(mask, 0.0, torch.finfo(torch.float32).min)[:, None]
-        return Group(len(mask), mask.shape[-1], bias)
+        """Of sentences whose (sentences, length) tokens are no padding where the mask is True."""
+        bias = torch.where(mask, 0.0, torch.finfo(torch.float32).min)[:, None, None]
+        return Group(len(mask), mask.shape[1], bias)
 
 
 class Packing(NamedTuple):
     """The tokens of (clients, sentences, length) ids side by side, `width` slots for each client.
 
-    A *line* is what one head has of one slot. Attention works on *cells*, the lines of padded sentences,
-    those of a head side by side: then its products need no copies.
+    Attention works on *cells*: the tokens of all groups with their padding, one group after the other.
     """
 
     ids: Tensor  # (clients, width)
     positions: Tensor  # (clients, width) in the sentence
+    used: Tensor  # (clients · width, 1) 1, or 0 for a slot that holds no token
     first: Tensor  # (clients · sentences,) the slots of the sentences' first tokens
-    line_of: Tensor  # (cells,) the line of each cell; any for padding
+    slot_of: Tensor  # (cells,) the slot of each cell; any for padding
     real: Tensor  # (cells, 1) 1, or 0 for padding
-    cell_of: Tensor  # (lines,) the cell of each line; any where a slot holds no token
-    used: Tensor  # (lines, 1) 1, or 0 where a slot holds no token
+    cell_of: Tensor  # (clients · width,) the cell of each slot; any where no token is
     groups: list[Group]
 
     @staticmethod
-    def of(tokens: Tensor, pad: int, heads: int) -> Packing:
+    def of(tokens: Tensor, pad: int) -> Packing:
         """The first token of a sentence counts as one even where it is padding."""
         given = tokens.cpu().numpy()
         real = given != pad
@@ -56,31 +55,30 @@ class Packing(NamedTuple):
         owner, sentence, position = np.nonzero(real)
         unused = np.arange(clients) * width - (totals.cumsum() - totals)  # slots of the clients before
         slot = np.arange(len(owner)) + np.repeat(unused, totals)
-        # The id, its position, whether there is one, the cell of its first head, and cells to the next head.
-        by_slot = np.full((5, clients * width), [[pad], [0], [0], [0], [0]])
+        # The id, its position, whether there is one, and its cell.
+        by_slot = np.full((4, clients * width), [[pad], [0], [0], [0]])
         by_slot[:3, slot] = np.stack([given[owner, sentence, position], position, np.ones_like(position)])
         first = (lengths.cumsum(1) - lengths + width * np.arange(clients)[:, None]).ravel()
-        device, cells, lines, masks = tokens.device, 0, [], []
+        slots, masks = [], []
         for members, length in _by_length(lengths.ravel()):
-            offsets = np.arange(length)
-            inside = offsets < lengths.ravel()[members, None]
-            slots = first[members, None] + offsets * inside
-            begins = cells + np.arange(len(members))[:, None] * heads * length + offsets
-            by_slot[3, slots[inside]], by_slot[4, slots[inside]] = begins[inside], length
-            lines.append(torch.from_numpy(slots).to(device)[:, None])
-            masks.append(torch.from_numpy(inside).to(device)[:, None])
-            cells += len(members) * heads * length
-        head = torch.arange(heads, device=device)
-        ids, positions, used, begin, step = torch.from_numpy(by_slot).to(device)
+            masks.append(np.arange(length) < lengths.ravel()[members, None])
+            slots.append((first[members, None] + np.arange(length) * masks[-1]).ravel())
+        slot_of, inside = np.concatenate(slots), np.concatenate([mask.ravel() for mask in masks])
+        by_slot[3, slot_of[inside]] = np.flatnonzero(inside)
+
+        def on_device(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(array).to(tokens.device)
+
+        ids, positions, used, cell_of = on_device(by_slot)
         return Packing(
             ids.view(clients, width),
             positions.view(clients, width),
-            torch.from_numpy(first).to(device),
-            torch.cat([(slots * heads + head[:, None]).flatten() for slots in lines]),
-            torch.cat([mask.expand(-1, heads, -1).flatten() for mask in masks]).float()[:, None],
-            (begin[:, None] + step[:, None] * head).flatten(),
-            used.float()[:, None].expand(-1, heads).reshape(-1, 1),
-            [Group.of(mask) for mask in masks],
+            used.float()[:, None],
+            on_device(first),
+            on_device(slot_of),
+            on_device(inside).float()[:, None],
+            cell_of,
+            [Group.of(on_device(mask)) for mask in masks],
         )
 
 
