@@ -128,6 +128,44 @@ def test_a_fused_block_is_convolution_relu_and_pooling(
         assert float((mine - right).norm() / right.norm()) < 0.1  # pooling may choose a near twin
 
 
+@pytest.mark.parametrize("name", ["convnet", "mnistnet", "small_convnet"])
+@pytest.mark.parametrize(("momentum", "rho"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.3)])
+def test_fused_steps_are_those_of_autograd_to_their_precision(name: str, momentum: float, rho: float) -> None:
+    """Two steps of three clients, the last of which has finished; pooling may choose near twins."""
+    from randeigen.lab import models
+    from randeigen.lab.config import LocalTraining
+    from randeigen.lab.stacked_model import StackedModel
+    from randeigen.lab.stacked_steps import FusedSteps, applies
+    from randeigen.lab.tasks import cross_entropy
+
+    torch.manual_seed(0)
+    side, batch, rates = 8 if name == "small_convnet" else 28, 20, torch.tensor([0.1, 0.05, 0.0]).cuda()
+    model = StackedModel(getattr(models, name)().cuda())
+    pieces = [piece.clone() for piece in model.split(model.flat().expand(3, -1))]
+    anchors = [piece + 0.01 * torch.randn_like(piece) for piece in pieces] if rho else []
+    images, labels = torch.randn(50, 1, side, side).cuda(), torch.randint(10, (50,)).cuda()
+    training = LocalTraining(momentum=momentum, weight_decay=5e-4 if momentum else 0.0)
+    assert applies(model, pieces, images, batch)
+    fused = FusedSteps(model.model, pieces, anchors, training, rho, cross_entropy, (batch, side, side))
+    right, moving = [piece.double() for piece in pieces], [piece.double() * 0 for piece in pieces]
+    reference = StackedModel(getattr(models, name)().double())
+    for indices in torch.randint(50, (2, 3, batch)).cuda():
+        weights = torch.full((3, batch), 1 / batch).cuda()
+        fused.step(*((images, indices) if rho else (images[indices], None)), labels[indices], weights, rates)
+        leaves = [piece.requires_grad_() for piece in right]
+        logits = reference.logits([leaf.cpu() for leaf in leaves], images[indices].double().cpu())
+        losses = cross_entropy(logits.flatten(0, 1), labels[indices].flatten().cpu())
+        grads = torch.autograd.grad(losses.sum() / batch, leaves)
+        right = [piece.detach() for piece in right]
+        for k, grad in enumerate(grads):
+            pull = 2 * rho * (right[k] - anchors[k]) if rho else 0.0
+            moving[k] = momentum * moving[k] + grad + training.weight_decay * right[k] + pull
+            right[k] = right[k] - rates.view(-1, *[1] * (grad.ndim - 1)) * moving[k]
+    for start, mine, exact in zip(pieces, fused.pieces, right, strict=True):
+        assert torch.equal(mine[2], start[2])
+        assert float((mine - exact).norm() / (exact - start).norm()) < 0.25
+
+
 def federation(attack: str, partition: str, **more: Any) -> Any:
     from randeigen import lab
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from randeigen.backend.arrays import as_float64, as_host_array
 from randeigen.backend.batched import beside, namespace
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS
 from randeigen.geometry.gram import START_DIRECTIONS
 from randeigen.geometry.gram_batch import GramBatch
 
@@ -18,7 +18,9 @@ def chunk_variances(rows: Any, chunk: int) -> list[float]:
     """The top variance of (n, d) rows in each `chunk` columns: of honest rows, what FILTERING should know."""
     n, d = rows.shape
     rng, variances = np.random.default_rng(0), []
-    step = max(CHUNK_GROUP_NUMBERS // (n * chunk), 1) * chunk
+    # On a GPU as many at once as may be: a group is a hundred launches, however few chunks it has.
+    most = DEVICE_SLICE_NUMBERS if getattr(rows, "is_cuda", False) else CHUNK_GROUP_NUMBERS
+    step = max(most // (n * chunk), 1) * chunk
     cuts = [*range(0, d - d % chunk, step), d - d % chunk, d]  # the last chunk may be shorter
     for start, stop in pairwise(cuts):
         if start == stop:

@@ -74,8 +74,9 @@ def train(
                 used.put_back(trained, weights, members)
                 continue
             sgd = StackedSGD(
-                model, loss, data, weights[members], training, members, poison, pull, restriction
-            )
+                model, loss, data, weights[members], training, members, poison, pull, restriction,
+                batch=plan.indices.shape[2],
+            )  # fmt: skip
             weights[members] = sgd.run(plan.indices, plan.loss_weights, plan.lr_factors, plan.active)
     return weights
 

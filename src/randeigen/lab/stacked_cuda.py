@@ -37,7 +37,7 @@ def takes(images: Tensor, kernels: Tensor, pad: int) -> bool:
         return False
     out, inside, k = kernels.shape[1], kernels.shape[2], kernels.shape[3]
     sides = [side + 2 * pad - k + 1 for side in images.shape[2:4]]
-    fits = images.shape[-1] in (1, _power(inside)) and out <= 64 and k > pad
+    fits = images.shape[-1] in (1, padded(inside)) and out <= 64 and k > pad
     return bool(fits and all(side > 0 and side % 2 == 0 for side in sides))
 
 
@@ -64,7 +64,7 @@ class _Block(torch.autograd.Function):
         images = images.contiguous()
         if images.shape[-1] > 1:
             images = images.to(torch.bfloat16)
-        filled = functional.pad(bias, (0, _power(bias.shape[1]) - bias.shape[1]))
+        filled = functional.pad(bias, (0, padded(bias.shape[1]) - bias.shape[1]))
         pooled, source = _convolve_and_pool(images, _grouped(kernels, images), filled, pad, dtype)
         ctx.save_for_backward(images, kernels, source)
         return pooled
@@ -89,7 +89,7 @@ def _grouped(kernels: Tensor, images: Tensor, rotated: bool = False) -> Tensor:
     Rotated by 180 degrees, inputs and outputs change places.
     """
     g, o, c, k, _ = kernels.shape
-    inside, outside = images.shape[-1], _power(c if rotated else o)
+    inside, outside = images.shape[-1], padded(c if rotated else o)
     out = torch.empty((g, k + 1, k + 1, inside, 4, outside), dtype=images.dtype, device=kernels.device)
     kernels = kernels.contiguous()
     each = out[0].numel()
@@ -171,5 +171,6 @@ def _unpool(grad_output: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     return out, sums.sum(1)
 
 
-def _power(size: int) -> int:
+def padded(size: int) -> int:
+    """How many channels there are, with the zeros behind them."""
     return 16 if size <= 16 else 32 if size <= 32 else 64

@@ -22,7 +22,7 @@ from randeigen.errors import BadModel
 from randeigen.lab import stacked_cuda
 from randeigen.lab.packed_bert import PackedBert
 
-EVALUATED_IMAGES = 2048  # at once
+EVALUATED_IMAGES, EVALUATED_IN_KERNELS = 2048, 10_000  # at once; by the kernels of stacked_cuda
 EVALUATED_SENTENCES = {"cpu": 64, "cuda": 512}
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity, nn.LeakyReLU, nn.ELU, nn.SiLU)
 
@@ -88,15 +88,24 @@ class StackedModel:
 
     def predict(self, weights: Tensor, images: Tensor) -> Tensor:
         """(N,) labels that one set of weights (d,) gives to images."""
-        one = self.split(weights[None])
-        chunk = EVALUATED_SENTENCES[images.device.type] if self.trims else EVALUATED_IMAGES
+        pieces = self.split(weights[None])
+        one = [piece[0] for piece in pieces]
         with torch.no_grad(), tensor_cores(images.device) if self.packed else nullcontext():
             if self.packed is not None:
-                parts = [self.logits(one, x[None])[0] for x in images.split(chunk)]
+                chunk = EVALUATED_SENTENCES[images.device.type]
+                parts = [self.logits(pieces, x[None])[0] for x in images.split(chunk)]
+            elif self.known and self._starts_with_kernels(pieces[0], images):
+                parts = [self.logits(pieces, x[None])[0] for x in images.split(EVALUATED_IN_KERNELS)]
             else:
-                alone = [piece[0] for piece in one]
-                parts = [self._logits(alone, self.trimmed(x)) for x in images.split(chunk)]
+                chunk = EVALUATED_SENTENCES[images.device.type] if self.trims else EVALUATED_IMAGES
+                parts = [self._logits(one, self.trimmed(x)) for x in images.split(chunk)]
         return torch.cat(parts).argmax(1)
+
+    def _starts_with_kernels(self, kernels: Tensor, images: Tensor) -> bool:
+        layers: list[Any] = list(self.model.children())
+        if not is_block(*layers[:3]):
+            return False
+        return stacked_cuda.takes(images[:1, None].movedim(2, -1), kernels, layers[0].padding[0])
 
     def trimmed(self, tokens: Tensor) -> Tensor:
         """Token ids without the columns at the end that are padding in every sentence; images as they are."""
@@ -147,9 +156,9 @@ def _through_layers(model: Any, parameters: Sequence[Tensor], images: Tensor) ->
     layers = list(model)
     while layers:
         layer = layers.pop(0)
-        if x.is_cuda and _is_block(layer, *layers[:2]) and stacked_cuda.takes(x, left[0], layer.padding[0]):
+        if x.is_cuda and is_block(layer, *layers[:2]) and stacked_cuda.takes(x, left[0], layer.padding[0]):
             del layers[:2]
-            more = _is_block(*layers[:3])
+            more = is_block(*layers[:3])
             dtype = torch.bfloat16 if more else torch.float32
             x = stacked_cuda.block(x, left.pop(0), left.pop(0), layer.padding[0], dtype)
             if not (more and stacked_cuda.takes(x, left[0], layers[0].padding[0])):
@@ -171,7 +180,7 @@ def _through_layers(model: Any, parameters: Sequence[Tensor], images: Tensor) ->
     return x
 
 
-def _is_block(*layers: Any) -> bool:
+def is_block(*layers: Any) -> bool:
     """Whether these are a convolution with a bias, a ReLU and a 2×2 pooling."""
     if [type(layer) for layer in layers] != [nn.Conv2d, nn.ReLU, nn.MaxPool2d] or layers[0].bias is None:
         return False

@@ -15,6 +15,7 @@ from randeigen.attacks.base import BatchPoison, Restriction
 from randeigen.lab.adamw import StackedAdamW
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.stacked_model import StackedModel
+from randeigen.lab.stacked_steps import FusedSteps, applies
 from randeigen.lab.tasks import Loss
 
 MIN_RECORDED_STEPS = 8  # shorter runs of equal steps are not worth a CUDA graph
@@ -48,28 +49,42 @@ class StackedSGD:
         poison: BatchPoison | None = None,
         proximal: tuple[Tensor, float] | None = None,
         restriction: Restriction | None = None,
+        batch: int = 0,
     ) -> None:
+        """`members`: (clients,) the clients' indices. `batch`, where it is known, is that of every step."""
         self.model, self.loss, self.data, self.training = model, loss, data, training
-        self.members, self.poison = members, poison  # members: (clients,) the clients' indices
+        self.members, self.poison = members, poison
         self.lr = training.lr
         self.restriction = restriction
         self.trained = range(len(model.sizes)) if restriction is None else restriction.parameters
+        adaptive = training.optimizer == "adamw"
+        self.rho = proximal[1] if proximal is not None else 0.0
+        self.fused: FusedSteps | None = None
+        pieces = model.split(weights)
+        if restriction is None and not adaptive and batch and applies(model, pieces, data.images, batch):
+            anchors = model.split(proximal[0]) if proximal else []
+            shape = (batch, *data.images.shape[2:])
+            self.fused = FusedSteps(model.model, pieces, anchors, training, self.rho, loss, shape)
+            return
         self.parameters = [
             piece.clone(memory_format=torch.contiguous_format) if index in self.trained else piece
-            for index, piece in enumerate(model.split(weights))
+            for index, piece in enumerate(pieces)
         ]
         trained = [self.parameters[index] for index in self.trained]
-        adaptive = training.optimizer == "adamw"
         self.adamw = StackedAdamW(trained, training.weight_decay) if adaptive else None
         keeps_momentum = training.momentum and not adaptive
         self.momentum = [torch.zeros_like(piece) for piece in trained] if keeps_momentum else []
         self.anchors = [model.split(proximal[0])[index] for index in self.trained] if proximal else []
-        self.rho = proximal[1] if proximal is not None else 0.0
 
     def run(
         self, indices: Tensor, loss_weights: Tensor, lr_factors: LrFactors, active: Sequence[int]
     ) -> Tensor:
         """(clients, d) after all steps of a schedule, each by the clients that still train: the first."""
+        if self.fused is not None:
+            rates = torch.from_numpy(self.training.lr * lr_factors).to(indices.device)
+            for steps, width in bands(active, np.ones_like(lr_factors)):
+                self._run_band(indices[steps, :width], loss_weights[steps, :width], rates[steps, :width])
+            return torch.cat([piece.flatten(1) for piece in self.fused.pieces], dim=1)
         for steps, width in bands(active, lr_factors) if self._recordable(indices) else _one_by_one(active):
             factors, self.lr = lr_factors[steps, :width], self.training.lr
             per_client = None
@@ -81,11 +96,23 @@ class StackedSGD:
         return torch.cat([piece.flatten(1) for piece in self.parameters], dim=1)
 
     def step(self, indices: Tensor, loss_weights: Tensor, lr_factors: Tensor | None) -> None:
-        """One step of the first clients, one for each row of indices; `lr_factors` (clients,) or None."""
+        """One step of the first clients, one for each row of indices; `lr_factors` (clients,) or None.
+
+        Of fused steps they are the learning rates themselves.
+        """
         active, training = len(indices), self.training
+        if self.fused is not None and self.poison is None:
+            assert lr_factors is not None
+            labels = self.data.labels[indices]
+            self.fused.step(self.data.images, indices, labels, loss_weights, lr_factors)
+            return
         images, labels = self.data.images[indices], self.data.labels[indices]
         if self.poison is not None:
             images, labels = self.poison(images, labels, self.members[:active])
+        if self.fused is not None:
+            assert lr_factors is not None
+            self.fused.step(images, None, labels, loss_weights, lr_factors)
+            return
         stacked = [piece[:active] for piece in self.parameters]
         parameters = [stacked[index] for index in self.trained]
         leaves = [piece.detach().requires_grad_() for piece in parameters]
@@ -118,7 +145,7 @@ class StackedSGD:
 
     def _recordable(self, indices: Tensor) -> bool:
         """Whether steps may be recorded as a CUDA graph: not if their shapes depend on the sentences."""
-        return bool(indices.is_cuda) and self.adamw is None and not self.model.trims
+        return bool(indices.is_cuda) and self.training.optimizer == "sgd" and not self.model.trims
 
     def _run_band(self, indices: Tensor, loss_weights: Tensor, lr_factors: Tensor | None) -> None:
         """Steps of the same clients. On a GPU, one is recorded after the first, and replayed.
