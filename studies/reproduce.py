@@ -4,29 +4,35 @@
     python -m studies.reproduce --unpack sitting.json --into results/paper
     python -m studies.reproduce --redraw                # the tables of docs/reproduction.md, from results/
 
-Needs torch and numpy alone. Every finished cell is in the file at once; a cell that the time cut short is
-kept with the rounds it had. `--unpack` puts one record for each cell and seed where `randeigen reproduce`
-looks for it, and leaves what is there.
+Needs torch and numpy alone. Every finished cell is in the file at once. A cell begins only if it will have
+ended when the time is over, by what its kind was found to cost (`studies.sitting`); one that takes longer
+than that is kept with the rounds it had. `--unpack` puts one record for each cell and seed where `randeigen
+reproduce` looks for it, leaves what is there, and takes no record where a longer one is. Records name the
+commit in RANDEIGEN_COMMIT where the code was copied without its history.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
-from randeigen.lab.paper.cells import IMAGES, POISONS, chosen
+from randeigen.lab.paper.cells import IMAGES, chosen
 from randeigen.lab.paper.planes import planes
 from randeigen.lab.paper.record_text import short, write_record
 from randeigen.lab.paper.report import markdown_parts
 from randeigen.lab.paper.training import Job, run_job
 from randeigen.rows.write import replacing
 from studies.documents import redraw
+from studies.sitting import Costs, Running, next_job
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "reproduction.md", ROOT / "results"
@@ -37,8 +43,10 @@ def plan(passes: Sequence[str]) -> list[Job]:
 
     Within a pass the longest come first, so that no cell begins when the others are nearly done.
     """
-    jobs = dict.fromkeys(job for name in passes for job in sorted(PASSES[name](), key=_seconds, reverse=True))
-    return list(jobs)
+    cost = Costs().of
+    return list(
+        dict.fromkeys(job for name in passes for job in sorted(PASSES[name](), key=cost, reverse=True))
+    )
 
 
 def _images(
@@ -72,15 +80,6 @@ def _matching(seeds: Sequence[int]) -> Iterator[Job]:
         yield from (Job(cell, seed) for cell in chosen("table:centralized", ["mnist/gradient-matching/*"]))
 
 
-def _seconds(job: Job) -> float:
-    """About how long a job takes: a round 0.2 s, and more for what trains or decides longer."""
-    if job.cell.attack in POISONS:
-        return 100.0
-    more = {"mpa": 0.2, "dba": 1.0, "none-dba": 1.0, "filtering": 1.0, "filtering-adaptive": 1.0}
-    each = 0.2 + more.get(job.cell.attack, 0.0) + more.get(job.cell.rule, 0.0)
-    return each * float(job.config.rounds)
-
-
 ATTACKED = ("hidra", "tma", "mra", "mpa")  # on the paper's CNN; DBA has its own
 QUICK = ("none", *ATTACKED)
 BASELINES = ("published", "no-regret", "filtering-adaptive", "filtering")
@@ -99,8 +98,8 @@ PASSES: dict[str, Callable[[], Iterable[Job]]] = {
     "figure-3": lambda: _by_eps([0]),
     # Other seeds of the same.
     "undefended-seeds": lambda: _images(ATTACKED, ["none"], [1, 2]),
-    "dfba-seeds": lambda: _dfba([1, 2]),
     "baselines-seeds": lambda: _images(QUICK, BASELINES, [1, 2]),
+    "dfba-seeds": lambda: _dfba([1, 2]),
     "dba-seeds": lambda: (
         *_images(("none-dba",), ["none"], [1, 2], DBA_ROUNDS),
         *_images(("dba",), ["randeigen", "none", *BASELINES], [1, 2], DBA_ROUNDS),
@@ -144,29 +143,61 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def sit(jobs: Sequence[Job], options: argparse.Namespace) -> int:
-    """Run the jobs in order, several at a time."""
+    """Run the jobs in order, several at a time, each if it will end in time."""
     until = time.time() + 60 * options.minutes
     kept: list[dict[str, Any]] = []
     if options.planes:
         kept.append({"folder": "figure-1", "file": "planes", "record": planes(device=options.device)})
         save(kept, options.out)
         print(f"planes: {kept[0]['record']['made']['seconds']:.0f} s", flush=True)
-    work = [(job, options.device, until) for job in jobs]
-    with get_context("spawn").Pool(options.workers, _one_thread) as pool:
-        for job, outcome in pool.imap_unordered(_work, work):
-            if isinstance(outcome, str):
-                print(f"{job.cell.name} seed {job.seed}: {outcome}", flush=True)
-                continue
-            kept.append({"folder": job.folder, "file": _file(job, outcome), "record": outcome})
-            save(kept, options.out)
-            rounds, last = len(outcome["history"]), outcome["history"][-1]
-            print(
-                f"{job.cell.name} seed {job.seed}: {rounds} rounds, accuracy {last['accuracy']:.3f}, asr "
-                f"{last['asr']}, {outcome['made']['seconds']:.0f} s",
-                flush=True,
-            )
-    print(f"{len(kept)} of {len(jobs)} cells in {options.out}")
+    context, waiting, costs = get_context("spawn"), list(jobs), Costs()
+    reports, running = context.Queue(), dict[Future[Any], Running]()
+    with ProcessPoolExecutor(options.workers, context, _one_thread, (reports,)) as pool:
+        while True:
+            _listen(reports, running, costs)
+            while len(running) < options.workers:
+                others = [each.left(costs) for each in running.values()]
+                job = next_job(waiting, costs, others, until - time.time())
+                if job is None:
+                    break
+                waiting.remove(job)
+                running[pool.submit(_work, job, options.device, until)] = Running(job)
+            if not running:
+                break
+            try:
+                for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                    _keep(running.pop(future).job, future.result(), kept, options.out)
+            except BrokenExecutor as error:  # a process was killed; what is done is in the file
+                print(f"the sitting ends: {error}", flush=True)
+                break
+    print(f"{len(kept)} of {len(jobs)} cells in {options.out}; for {len(waiting)} there was no time")
     return 0 if kept else 1
+
+
+def _listen(reports: Any, running: dict[Future[Any], Running], costs: Costs) -> None:
+    """Take in what the processes said of their rounds."""
+    by_job = {each.job: each for each in running.values()}
+    while True:
+        try:
+            job, done, now = reports.get_nowait()
+        except Empty:
+            return
+        if job in by_job:
+            by_job[job].report(done, now, costs, len(running))
+
+
+def _keep(job: Job, outcome: Any, kept: list[dict[str, Any]], out: Path) -> None:
+    if isinstance(outcome, str):
+        print(f"{job.cell.name} seed {job.seed}: {outcome}", flush=True)
+        return
+    kept.append({"folder": job.folder, "file": _file(job, outcome), "record": outcome})
+    save(kept, out)
+    rounds, last = len(outcome["history"]), outcome["history"][-1]
+    print(
+        f"{job.cell.name} seed {job.seed}: {rounds} rounds, accuracy {last['accuracy']:.3f}, asr "
+        f"{last['asr']}, {outcome['made']['seconds']:.0f} s",
+        flush=True,
+    )
 
 
 def save(kept: list[dict[str, Any]], path: Path) -> None:
@@ -180,22 +211,28 @@ def _file(job: Job, record: dict[str, Any]) -> str:
     return Job(job.cell, job.seed, len(record["history"])).file
 
 
-def _one_thread() -> None:
+_REPORTS: list[Any] = []  # in a process of the pool: the queue to which its rounds are reported
+
+
+def _one_thread(reports: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
+    _REPORTS[:] = [reports]
 
 
-def _work(task: tuple[Job, str, float]) -> tuple[Job, Any]:
+def _work(job: Job, device: str, until: float) -> Any:
     """A record as JSON has it, or why there is none."""
-    job, device, until = task
-    if time.time() > until:
-        return job, "no time was left"
+    done = iter(range(sys.maxsize))
+
+    def report(_: str) -> None:
+        _REPORTS[0].put((job, next(done), time.time()))
+
     try:
-        record = run_job(job, device=device, until=until)
+        record = run_job(job, device=device, until=until, progress=report)
     except Exception as error:  # one cell that fails must not end the sitting
-        return job, f"{type(error).__name__}: {error}"
-    return job, "too few rounds to keep" if record is None else short(json.loads(record.as_json()))
+        return f"{type(error).__name__}: {error}"
+    return "too few rounds to keep" if record is None else short(json.loads(record.as_json()))
 
 
 def unpack(path: Path, into: Path) -> int:
@@ -204,13 +241,23 @@ def unpack(path: Path, into: Path) -> int:
     written = 0
     for one in content["records"]:
         target = into / one["folder"] / f"{one['file']}.json"
-        if target.exists():
-            print(f"{target} is there already; it stays")
+        if target.exists() or _has_longer(target):
+            print(f"{target} is there already, or a longer one; it stays")
             continue
         write_record(target, one["record"])
         written += 1
     print(f"{written} of {len(content['records'])} records written to {into}")
     return 0
+
+
+def _has_longer(target: Path) -> bool:
+    """Whether there is a record of the same cell and seed with more rounds."""
+    here = re.fullmatch(r"(.+-rounds)(\d+)(-seed\d+\.json)", target.name)
+    if here is None or not target.parent.is_dir():
+        return False
+    same = re.compile(re.escape(here[1]) + r"(\d+)" + re.escape(here[3]))
+    others = (same.fullmatch(path.name) for path in target.parent.iterdir())
+    return any(int(other[1]) > int(here[2]) for other in others if other)
 
 
 if __name__ == "__main__":
