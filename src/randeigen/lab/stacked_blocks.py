@@ -21,11 +21,14 @@ except ImportError:  # pragma: no cover - torch ships it wherever it has a GPU
     triton = None
 
 SQUARES, STRIP = 128, 64  # squares of one program: of a convolution, and of one step of a correlation
+CONVOLVE = {"num_warps": 4, "num_stages": 3}
 ENTRIES = {True: 64, False: 128}  # numbers of a window at a time: for images of one channel, and of several
 PARTS = {True: 8, False: 1}  # programs that share the sum over one client's squares, likewise
+WARPS = {True: 8, False: 4}  # likewise
 FEW_CLIENTS, FEW_PARTS = 24, {True: 16, False: 4}  # so few that more programs share the sum
+FEW_SQUARES = 512  # of a step: sums over so few cost less than what four places of a kernel take in memory
 ALIGNED = 8  # columns of a window of one channel are a multiple of this, and one or more are idle
-SLACK = 64  # numbers behind the last image: of the columns that are read beyond it
+SLACK = 2**15  # zeros behind the last image: windows are read in whole tiles, which may end behind it
 ELEMENTS, LINES = 1024, 32
 
 
@@ -61,6 +64,8 @@ class Block:
         self.rows, self.pitch = sides[0] + 2 * pad, sides[1] + 2 * pad
         h, w = self.rows - self.k + 1, self.pitch - self.k + 1
         self.pooled = h // 2, w // 2
+        by_output = not self.single and batch * self.pooled[0] * self.pooled[1] <= FEW_SQUARES
+        self.summed_side = 1 if by_output else 2  # sums are over outputs, or over squares of 2×2 of them
         self.images = self._zeros(g * batch * self.rows * self.pitch * self.channels)
         self.margin = self.k - 1 - pad  # of zeros around the gradients
         self.grad_rows, self.grad_pitch = h + 2 * self.margin, w + 2 * self.margin
@@ -140,31 +145,39 @@ class Block:
         stacked_padded_kernels.convolve[(programs, clients)](
             *tensors, self.batch, ROWS=rows, PITCH=pitch, C=c, RUN=run, T=self.side, h=h, w=w, N=n,
             OUT=self.out, POOL=tensors[4] is not None, OUT_ROWS=out[0], OUT_PITCH=out[1], OUT_PAD=out[2],
-            SQUARES=squares, DEPTH=deep, num_warps=4, num_stages=3,
+            SQUARES=squares, DEPTH=deep, **CONVOLVE,
         )  # fmt: skip
 
     def _correlated(self, grad: Tensor, source: Tensor, clients: int) -> Tensor:
-        """(parts, clients, numbers of a window, 4, N) the sums over squares of pixels times gradients."""
-        numbers = self.side * self.columns * self.channels
+        """(parts, clients, numbers of a window, places, N) the sums of pixels times gradients."""
+        side, columns = self._summed_window
+        numbers = side * columns * self.channels
         entries = ENTRIES[self.single]
         parts = (FEW_PARTS if clients <= FEW_CLIENTS else PARTS)[self.single]
-        sums = torch.empty((parts, clients, numbers, 4, self.outputs), device=grad.device)
+        shape = (parts, clients, numbers, self.summed_side**2, self.outputs)
+        sums = torch.empty(shape, device=grad.device)
         stacked_padded_kernels.correlate[(triton.cdiv(numbers, entries), clients, parts)](
             self.images, grad, source, sums, self.batch, clients, ROWS=self.rows, PITCH=self.pitch,
-            C=self.channels, RUN=self.columns * self.channels, T=self.side,
+            C=self.channels, RUN=columns * self.channels, T=side,
             h=self.pooled[0], w=self.pooled[1], N=self.outputs, GRAD_ROWS=self.grad_rows,
-            GRAD_PITCH=self.grad_pitch, GRAD_PAD=self.margin,
+            GRAD_PITCH=self.grad_pitch, GRAD_PAD=self.margin, SIDE=self.summed_side,
             PARTS=parts, STRIP=STRIP, ENTRIES=entries, ONES=self.ones,
-            num_warps=4 if self.outputs <= 32 else 8, num_stages=3,
+            num_warps=WARPS[self.single] if shape[3] * shape[4] <= 128 else 8, num_stages=3,
         )  # fmt: skip
         return sums
+
+    @property
+    def _summed_window(self) -> tuple[int, int]:
+        """Its rows and columns."""
+        return (self.k, self.k) if self.summed_side == 1 else (self.side, self.columns)
 
     def _step(self, sums: Tensor, partial: Tensor | None, rates: Tensor, factors: tuple[float, ...]) -> None:
         programs = 0 if partial is None else partial.shape[1]
         each = self.kernels.value[0].numel()
         stacked_step_kernels.fold_and_step[(triton.cdiv(each, ELEMENTS) + 1, len(rates))](
             sums, partial, *self.kernels.parts, *self.bias.parts, rates, len(rates), programs, *factors,
-            OUT=self.out, C=self.inside, K=self.k, INSIDE=self.channels, N=self.outputs, COLUMNS=self.columns,
-            PARTS=len(sums), PARTIAL=triton.next_power_of_2(programs) if programs else 0, ONES=self.ones,
-            ELEMENTS=ELEMENTS, **options(self.kernels),
+            OUT=self.out, C=self.inside, K=self.k, INSIDE=self.channels, N=self.outputs,
+            COLUMNS=self._summed_window[1], CORNERS=sums.shape[3], EACH=sums[0, 0].numel(), PARTS=len(sums),
+            PARTIAL=triton.next_power_of_2(programs) if programs else 0,
+            ONES=self.ones, ELEMENTS=ELEMENTS, **options(self.kernels),
         )  # fmt: skip

@@ -132,19 +132,25 @@ def correlate(  # type: ignore[no-untyped-def]
     images, grad_output, source, sums, B, G,
     ROWS: tl.constexpr, PITCH: tl.constexpr, C: tl.constexpr, RUN: tl.constexpr, T: tl.constexpr,
     h: tl.constexpr, w: tl.constexpr, N: tl.constexpr,
-    GRAD_ROWS: tl.constexpr, GRAD_PITCH: tl.constexpr, GRAD_PAD: tl.constexpr,
+    GRAD_ROWS: tl.constexpr, GRAD_PITCH: tl.constexpr, GRAD_PAD: tl.constexpr, SIDE: tl.constexpr,
     PARTS: tl.constexpr, STRIP: tl.constexpr, ENTRIES: tl.constexpr, ONES: tl.constexpr,
 ):  # fmt: skip
     """A part of the sums of pixels times gradients, for some numbers of a client's windows.
+
+    The windows are those of squares of 2×2 outputs, or, with `SIDE` 1, of outputs.
 
     Where images have one channel, the gradients are those of pooled values, and are put where these came
     from; number `ONES`, over which no kernel lies, counts as 1 in every window: its sums are those of the
     gradients. `h`, `w` are the sides of pooled images.
     """
-    g, part, many = tl.program_id(1).to(tl.int64), tl.program_id(2), B * h * w
+    g, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    tall: tl.constexpr = 2 * h // SIDE
+    wide: tl.constexpr = 2 * w // SIDE
+    all_n: tl.constexpr = SIDE * SIDE * N
+    many = B * tall * wide
     images += g * B * ROWS * PITCH * C
-    sums += (part * G + g) * T * RUN * 4 * N
-    n = tl.arange(0, 4 * N)[None, :]
+    sums += (part * G + g) * T * RUN * all_n
+    n = tl.arange(0, all_n)[None, :]
     k = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     inside = k < T * RUN
     if C == 1:
@@ -154,21 +160,22 @@ def correlate(  # type: ignore[no-untyped-def]
     else:
         near = tl.max_contiguous(tl.multiple_of(k // RUN * (PITCH * C) + k % RUN, [C]), [C])[None, :]
         grad_output += g * B * GRAD_ROWS * GRAD_PITCH * N
-    total = tl.zeros((ENTRIES, 4 * N), dtype=tl.float32)
+    one = tl.full((1, 1), 1.0, tl.float32).to(tl.bfloat16)
+    total = tl.zeros((ENTRIES, all_n), dtype=tl.float32)
     for first in range(part * STRIP, many, PARTS * STRIP):
         m = (first + tl.arange(0, STRIP))[:, None]
         real = m < many
         m = tl.minimum(m, many - 1)
-        b, i, j = m // (h * w), m // w % h * 2, m % w * 2
+        b, i, j = m // (tall * wide), m // wide % tall * SIDE, m % wide * SIDE
         pixels = tl.load(images + ((b * ROWS + i) * PITCH + j) * C + near)
         if C == 1:
-            pixels = tl.where(k[None, :] == ONES, 1.0, pixels.to(tl.float32)).to(tl.bfloat16)
+            pixels = tl.where(k[None, :] == ONES, one, pixels)
             grad = tl.load(grad_output + m * N + n % N, mask=real, other=0.0)
             here = tl.load(source + m * N + n % N, mask=real, other=4) == n // N
-            grad = tl.where(here, grad.to(tl.float32), 0.0).to(tl.bfloat16)
+            grad = tl.where(here, grad.to(tl.bfloat16), tl.zeros((1, 1), dtype=tl.bfloat16))
         else:
             line = (b * GRAD_ROWS + i + GRAD_PAD) * GRAD_PITCH + j + GRAD_PAD
             at = (line + n // N // 2 * GRAD_PITCH + n // N % 2) * N + n % N
             grad = tl.load(grad_output + at, mask=real, other=0.0)
         total = tl.dot(tl.trans(pixels), grad, total)
-    tl.store(sums + k[:, None] * (4 * N) + n, total, mask=inside[:, None])
+    tl.store(sums + k[:, None] * all_n + n, total, mask=inside[:, None])

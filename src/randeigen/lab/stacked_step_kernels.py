@@ -118,14 +118,14 @@ def linear_backward(  # type: ignore[no-untyped-def]
 def _kernel_gradients(  # type: ignore[no-untyped-def]
     sums, g, G, o, c, tap, real,
     EACH: tl.constexpr, K: tl.constexpr, INSIDE: tl.constexpr, N: tl.constexpr, COLUMNS: tl.constexpr,
-    PARTS: tl.constexpr, ELEMENTS: tl.constexpr,
+    CORNERS: tl.constexpr, PARTS: tl.constexpr, ELEMENTS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a kernel's entries, from those of its four places in a square."""
+    """The gradients of a kernel's entries, from those of its places in a square: four, or one of outputs."""
     total = tl.zeros((ELEMENTS,), dtype=tl.float32)
     for part in range(PARTS):
-        for corner in tl.static_range(4):
+        for corner in tl.static_range(CORNERS):
             shifted = (tap // K + corner // 2) * COLUMNS + tap % K + corner % 2
-            at = (part * G + g) * EACH + ((shifted * INSIDE + c) * 4 + corner) * N + o
+            at = (part * G + g) * EACH + ((shifted * INSIDE + c) * CORNERS + corner) * N + o
             total += tl.load(sums + at, mask=real, other=0.0)
     return total
 
@@ -154,17 +154,19 @@ def fold_and_step(  # type: ignore[no-untyped-def]
     sums, partial, kernels, momenta, anchors, bias, bias_momenta, bias_anchors, rates, G, PROGRAMS,
     decay, inertia, pull,
     OUT: tl.constexpr, C: tl.constexpr, K: tl.constexpr, INSIDE: tl.constexpr, N: tl.constexpr,
-    COLUMNS: tl.constexpr, PARTS: tl.constexpr, PARTIAL: tl.constexpr, ONES: tl.constexpr,
-    ELEMENTS: tl.constexpr, MOMENTUM: tl.constexpr, ANCHORED: tl.constexpr,
+    COLUMNS: tl.constexpr, CORNERS: tl.constexpr, EACH: tl.constexpr, PARTS: tl.constexpr,
+    PARTIAL: tl.constexpr, ONES: tl.constexpr, ELEMENTS: tl.constexpr, MOMENTUM: tl.constexpr,
+    ANCHORED: tl.constexpr,
 ):  # fmt: skip
     """A step of the kernels, (K, K, C, OUT), and in the last program of the biases."""
     g, rate = tl.program_id(1).to(tl.int64), tl.load(rates + tl.program_id(1))
-    each: tl.constexpr = (K + 1) * COLUMNS * INSIDE * 4 * N
     if tl.program_id(0) < tl.num_programs(0) - 1:
         e = tl.program_id(0) * ELEMENTS + tl.arange(0, ELEMENTS)
         o, c, tap = e % OUT, e // OUT % C, e // (OUT * C)
         real = e < OUT * C * K * K
-        grad = _kernel_gradients(sums, g, G, o, c, tap, real, each, K, INSIDE, N, COLUMNS, PARTS, ELEMENTS)
+        grad = _kernel_gradients(
+            sums, g, G, o, c, tap, real, EACH, K, INSIDE, N, COLUMNS, CORNERS, PARTS, ELEMENTS
+        )
         at = g * OUT * C * K * K + e
         value = tl.load(kernels + at, mask=real, other=0.0)
         value = _stepped(
@@ -172,7 +174,7 @@ def fold_and_step(  # type: ignore[no-untyped-def]
         )
         tl.store(kernels + at, value, mask=real)
     else:
-        bias_grad = _bias_gradients(sums, partial, g, G, PROGRAMS, each, N, PARTS, PARTIAL, ONES)
+        bias_grad = _bias_gradients(sums, partial, g, G, PROGRAMS, EACH, N, PARTS, PARTIAL, ONES)
         out, at_bias = tl.arange(0, N), g * OUT + tl.arange(0, N)
         number = tl.load(bias + at_bias, mask=out < OUT, other=0.0)
         number = _stepped(
