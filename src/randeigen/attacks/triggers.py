@@ -25,9 +25,19 @@ class Patch:
     def stamp(self, images: Images) -> Images:
         """Copies of the images (..., height, width) with the trigger on them."""
         out: Images = images.copy() if isinstance(images, np.ndarray) else images.clone()
-        for (row, column), value in zip(self.pixels, self.values, strict=True):
-            out[..., row, column] = value
+        for row, columns, value in self._runs():
+            out[..., row, columns] = value
         return out
+
+    def _runs(self) -> list[tuple[int, slice, float]]:
+        """Neighbours of one value in a row together: on a GPU an assignment costs as much as any other."""
+        runs: list[tuple[int, slice, float]] = []
+        for (row, column), value in zip(self.pixels, self.values, strict=True):
+            if runs and (runs[-1][0], runs[-1][1].stop, runs[-1][2]) == (row, column, value):
+                runs[-1] = (row, slice(runs[-1][1].start, column + 1), value)
+            else:
+                runs.append((row, slice(column, column + 1), value))
+        return runs
 
     def __or__(self, other: Patch) -> Patch:
         return Patch(self.pixels + other.pixels, self.values + other.values)
