@@ -19,7 +19,8 @@ def chunk_variances(rows: Any, chunk: int) -> list[float]:
     n, d = rows.shape
     rng, variances = np.random.default_rng(0), []
     # On a GPU as many at once as may be: a group is a hundred launches, however few chunks it has.
-    most = DEVICE_SLICE_NUMBERS if getattr(rows, "is_cuda", False) else CHUNK_GROUP_NUMBERS
+    on_host = isinstance(as_host_array(rows), np.ndarray)
+    most = CHUNK_GROUP_NUMBERS if on_host else DEVICE_SLICE_NUMBERS
     step = max(most // (n * chunk), 1) * chunk
     cuts = [*range(0, d - d % chunk, step), d - d % chunk, d]  # the last chunk may be shorter
     for start, stop in pairwise(cuts):

@@ -94,7 +94,7 @@ class StackedModel:
             if self.packed is not None:
                 chunk = EVALUATED_SENTENCES[images.device.type]
                 parts = [self.logits(pieces, x[None])[0] for x in images.split(chunk)]
-            elif self.known and self._starts_with_kernels(pieces[0], images):
+            elif images.is_cuda and self.known and self._starts_with_kernels(pieces[0], images):
                 parts = [self.logits(pieces, x[None])[0] for x in images.split(EVALUATED_IN_KERNELS)]
             else:
                 chunk = EVALUATED_SENTENCES[images.device.type] if self.trims else EVALUATED_IMAGES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -15,8 +15,10 @@ from randeigen.attacks.base import BatchPoison, Restriction
 from randeigen.lab.adamw import StackedAdamW
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.stacked_model import StackedModel
-from randeigen.lab.stacked_steps import FusedSteps, applies
 from randeigen.lab.tasks import Loss
+
+if TYPE_CHECKING:
+    from randeigen.lab.stacked_steps import FusedSteps
 
 MIN_RECORDED_STEPS = 8  # shorter runs of equal steps are not worth a CUDA graph
 MIN_ACTIVE_FRACTION = 0.7  # re-record the CUDA graph when fewer of its clients are still training
@@ -59,13 +61,18 @@ class StackedSGD:
         self.trained = range(len(model.sizes)) if restriction is None else restriction.parameters
         adaptive = training.optimizer == "adamw"
         self.rho = proximal[1] if proximal is not None else 0.0
-        self.fused: FusedSteps | None = None
         pieces = model.split(weights)
-        if restriction is None and not adaptive and batch and applies(model, pieces, data.images, batch):
-            anchors = model.split(proximal[0]) if proximal else []
-            shape = (batch, *data.images.shape[2:])
-            self.fused = FusedSteps(model.model, pieces, anchors, training, self.rho, loss, shape)
-            return
+        self.fused: FusedSteps | None = None
+        if data.images.is_cuda and restriction is None and not adaptive and batch:
+            from randeigen.lab import stacked_steps
+
+            if stacked_steps.applies(model, pieces, data.images, batch):
+                anchors = model.split(proximal[0]) if proximal else []
+                shape = (batch, *data.images.shape[2:])
+                self.fused = stacked_steps.FusedSteps(
+                    model.model, pieces, anchors, training, self.rho, loss, shape
+                )
+                return
         self.parameters = [
             piece.clone(memory_format=torch.contiguous_format) if index in self.trained else piece
             for index, piece in enumerate(pieces)

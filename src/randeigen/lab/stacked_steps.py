@@ -50,9 +50,9 @@ def applies(model: StackedModel, pieces: Sequence[Tensor], images: Tensor, batch
         sides = ((side + 2 * pad - k + 1) // 2 for side in x.shape[2:4])
         x, index = images.new_empty((1, 1, *sides, stacked_cuda.padded(layers[0].out_channels))), index + 2
         del layers[:3]
-    wanted = [nn.Flatten, *[nn.Linear, nn.ReLU] * (len(layers) // 2)][: len(layers)]
+    expected = [nn.Flatten, *[nn.Linear, nn.ReLU] * (len(layers) // 2)][: len(layers)]
     biased = all(layer.bias is not None for layer in layers if isinstance(layer, nn.Linear))
-    return bool(index and biased and len(layers) % 2 == 0 and [type(layer) for layer in layers] == wanted)
+    return bool(index and biased and len(layers) % 2 == 0 and [type(layer) for layer in layers] == expected)
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,12 @@ class FusedSteps:
             x, source = block.forward(g, after)
             sources.append(source)
         x = x.flatten(2)
-        seen = []
+        inputs = []
         for layer in self.linear:
-            seen.append(x)
+            inputs.append(x)
             x = layer.forward(x, relu=layer is not self.linear[-1])
         grad = self._loss_gradient(x, labels, loss_weights)
-        for layer, x in zip(reversed(self.linear), reversed(seen), strict=True):
+        for layer, x in zip(reversed(self.linear), reversed(inputs), strict=True):
             grad = layer.backward(x, grad, rates, self.factors)
         for block, source in zip(reversed(self.blocks), reversed(sources), strict=True):
             grad = block.backward(grad.view(source.shape), source, rates, self.factors)
