@@ -1,6 +1,8 @@
 """One sitting of the paper's experiments on a GPU: cells in order of importance, until the time is over.
 
+    nvidia-cuda-mps-control -d          # first, where several processes share the GPU: a fifth less time
     python -m studies.reproduce --device cuda --minutes 7 --workers 14 --done results/paper --out sitting.json
+    echo quit | nvidia-cuda-mps-control
     python -m studies.reproduce --unpack sitting.json --into results/paper
     python -m studies.reproduce --redraw                # the tables of docs/reproduction.md, from results/
 
@@ -113,7 +115,7 @@ def main(words: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--minutes", type=float, default=7.0, help="begin no round after this long")
+    parser.add_argument("--minutes", type=float, default=7.0, help="begin no cell that takes longer")
     parser.add_argument("--workers", type=int, default=14, help="cells trained beside each other")
     parser.add_argument("--passes", nargs="+", choices=list(PASSES), default=list(PASSES), metavar="PASS")
     parser.add_argument("--done", type=Path, help="a folder of records: cells that it has are left out")

@@ -21,10 +21,10 @@ LARGEST_SHARE = 0.5  # of the machine that one process can use: the rest of its 
 START_SECONDS = 1.0  # of a cell, before its first round
 MEASURED_ROUNDS = 10  # at a time
 CAUTION = 1.1  # rounds of unlike length, and other cells' as well
-# Seconds that a round may take of a machine that is its alone, until some are measured; and for the order.
-USUAL_ROUND = 0.07
-MORE_OF_ATTACKS = {"mpa": 0.08, "dba": 0.4, "none-dba": 0.15, "mra": 0.01}
-MORE_OF_RULES = {"filtering": 0.03, "filtering-adaptive": 0.04, "no-regret": 0.03, "published": 0.01}
+# About the seconds of an H200 that a round takes where cells share it, until rounds of its kind are measured.
+USUAL_ROUND = 0.065
+MORE_OF_ATTACKS = {"mra": 0.012, "mpa": 0.04, "dba": 0.3, "none-dba": 0.08}
+MORE_OF_RULES = {"filtering": 0.01, "filtering-adaptive": 0.015, "no-regret": 0.01, "published": 0.01}
 TRAINED_SECONDS = 100.0  # of a cell that is no federation
 
 

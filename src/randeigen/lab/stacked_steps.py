@@ -30,9 +30,9 @@ except ImportError:  # pragma: no cover - torch ships it wherever it has a GPU
     triton = None
 
 MAX_BATCH = 128  # images of a step, all of whose gradients one program holds
-TALL = 32  # outputs of a linear layer at a time, of its gradients
-# and inputs, and warps: of many images so few inputs that Triton loads whole lines of the weights
-WIDE, WARPS, MANY_IMAGES = {True: 32, False: 64}, {True: 2, False: 4}, 64
+# Outputs and inputs of a linear layer at a time, of its gradients, and warps: with many images, and with few.
+MANY_IMAGES = 64
+TALL, WIDE, WARPS = {True: 16, False: 32}, {True: 32, False: 64}, {True: 2, False: 4}
 FORWARD_WIDE, FORWARD_TALL = 32, 64  # and of what it gives
 MAX_CLASSES, LINES = 64, 32  # of one program: classes, and images, of the gradients of the loss
 
@@ -78,10 +78,10 @@ class _Linear:
         """A step, and the gradient of the inputs; behind a ReLU that of what the ReLU was given."""
         g, b, inputs = x.shape
         grad_inputs, batch = torch.empty_like(x), max(16, triton.next_power_of_2(b))
-        wide, warps = WIDE[batch >= MANY_IMAGES], WARPS[batch >= MANY_IMAGES]
+        tall, wide, warps = (each[batch >= MANY_IMAGES] for each in (TALL, WIDE, WARPS))
         stacked_step_kernels.linear_backward[(triton.cdiv(inputs, wide), g)](
             x, grad, grad_inputs, *self.weights.parts, *self.bias.parts, rates, b, *factors,
-            INPUTS=inputs, OUTPUTS=grad.shape[2], BATCH=batch, WIDE=wide, TALL=TALL, RELU=self.after_relu,
+            INPUTS=inputs, OUTPUTS=grad.shape[2], BATCH=batch, WIDE=wide, TALL=tall, RELU=self.after_relu,
             **options(self.weights), num_warps=warps,
         )  # fmt: skip
         return grad_inputs
