@@ -137,7 +137,9 @@ def run_cells(options: argparse.Namespace) -> None:
     records = [one for path in (*options.have, options.out) for one in read(path)]
     done = {Cell(**one["cell"]): one for one in records if is_whole(one)}
     cells = [
-        cell for cell in plan(options.label, options.passes, options.rounds) if cell.rule in options.rules
+        cell
+        for cell in plan(options.label, options.passes, options.rounds)
+        if cell.rule in options.rules and (not options.eps or cell.eps in options.eps)
     ]
     needed = dict.fromkeys(one for cell in cells for one in (cell.base, cell))
     waiting = [cell for cell in needed if cell not in done]
@@ -231,6 +233,7 @@ def main() -> None:
     run.add_argument("--minutes", type=float, default=60.0)
     run.add_argument("--passes", nargs="+", default=list(PASSES))
     run.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES), metavar="RULE")
+    run.add_argument("--eps", nargs="+", type=float, help="the cells of these fractions alone")
     run.add_argument("--clients", type=int, default=CLIENTS)
     run.add_argument("--rounds", type=int, default=ROUNDS)
     run.add_argument("--workers", type=int, default=1)
