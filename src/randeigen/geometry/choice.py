@@ -28,7 +28,10 @@ ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 MAX_SEGMENTED_ROWS = 647  # rows up to which the sums of a tree of segments stay below 32 MB
 MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
-MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = 401, 2**14  # rows whose Gram matrix stays on the GPU that holds them
+MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = (
+    MAX_FEW_ROWS + 1,
+    2**14,
+)  # rows whose Gram matrix stays on the GPU that holds them
 
 
 def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumulator:

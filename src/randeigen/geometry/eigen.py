@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from randeigen.backend.arrays import is_tensor, joined, to_host_float64
 from randeigen.backend.chunking import function_of_numpys_library, single_threaded_blas
 from randeigen.types import Array, Mask
 
@@ -194,12 +193,11 @@ def _shifted(value: float, exponent: int) -> float:
         return math.inf
 
 
-def outer(factor: float, vector: Any) -> Any:
-    """(n, n) factor·vᵢ·vⱼ; on the host one number where all entries are equal, as weights are at first."""
-    if isinstance(vector, np.ndarray):
-        first = vector[0]
-        if np.count_nonzero(vector == first) == vector.size:
-            return factor * first * first
+def outer(factor: float, vector: Array) -> Array | float:
+    """(n, n) factor·vᵢ·vⱼ; one number where all entries are equal, as weights are at first."""
+    first = vector[0]
+    if np.count_nonzero(vector == first) == vector.size:
+        return float(factor * first * first)
     return (factor * vector)[:, None] * vector
 
 
@@ -241,11 +239,11 @@ class Bulk(NamedTuple):
     high: float  # near its end
 
 
-def bulk_of(matrix: Any, root_weights: Array) -> Bulk | None:
+def bulk_of(matrix: Array, root_weights: Array) -> Bulk | None:
     """By the mean and the variance of the eigenvalues; None where rounding is all there is."""
     weighted = root_weights > 0
     rank = max(int(np.count_nonzero(weighted)) - 1, 1)
-    diagonal, square = _diagonal_and_square(matrix)
+    diagonal, square = matrix.diagonal(), float(np.vdot(matrix, matrix))
     middle = float(diagonal.sum()) / rank
     width = math.sqrt(max(square / rank - middle * middle, 0.0))
     if not (middle > 0 and 0 < width < math.inf):  # rounding is all there is, or its squares overflow
@@ -254,11 +252,3 @@ def bulk_of(matrix: Any, root_weights: Array) -> Bulk | None:
     # Of a semicircle's eigenvalues five lie beyond this: a block of eight holds them.
     high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
     return Bulk(weighted, diagonal, middle, width, low, high)
-
-
-def _diagonal_and_square(matrix: Any) -> tuple[Array, float]:
-    """The diagonal, and the sum of all squares; from a GPU by one transfer."""
-    if not is_tensor(matrix):
-        return matrix.diagonal(), float(np.vdot(matrix, matrix))
-    numbers = to_host_float64(joined((matrix.diagonal(), matrix.norm().reshape(1))))
-    return numbers[:-1], float(numbers[-1]) ** 2
