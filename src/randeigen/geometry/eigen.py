@@ -26,7 +26,7 @@ MAX_POWER_STEPS = 200  # power iterations where LAPACK has failed
 SEMICIRCLE = 2.2  # standard deviations from the middle to the end of an isotropic spectrum, with some room
 WORK_NUMBERS = 67  # of work space for each row: LAPACK takes 64 columns at once if it can, and 3 more
 WORK_INTEGERS = 6  # the same of whole numbers
-MAX_KEPT_ROOMS = 8  # sizes of matrices for which a thread keeps LAPACK's work space
+MAX_KEPT_ROOMS = 8  # sizes of matrices for which a thread keeps LAPACK's work space: the latest
 
 
 class Top(NamedTuple):
@@ -95,8 +95,9 @@ def _top_alone(matrix: Array, root_weights: Array | None = None, job: bytes = b"
             solve(job, *room.arguments)
     (count, failed), first_end = room.status.tolist(), int(room.ends[0])
     value, vector = float(room.values[0]), room.vectors[0].copy()
-    if len(_kept.rooms) < MAX_KEPT_ROOMS:
-        _kept.rooms[n] = room
+    _kept.rooms[n] = room
+    if len(_kept.rooms) > MAX_KEPT_ROOMS:
+        del _kept.rooms[next(iter(_kept.rooms))]  # the one that was not used for longest
     # Of a tridiagonal matrix that falls apart LAPACK may count eigenvalues of several parts wrongly.
     if failed or count != 1 or (n > 1 and first_end != n) or not math.isfinite(value):
         return None

@@ -45,6 +45,7 @@ GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
 MIN_GLIMPSED_NUMBERS = 2**14  # numbers of a block: the product of fewer is had as soon as a look at it
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
 MAX_FEW_ROWS = 160  # rows up to which nothing costs less than their exact Gram matrix
+MAX_DENSE_DEVICE_ROWS = 32  # rows on a GPU whose directions LAPACK finds before a launch is done
 NOT_FINITE = "not finite: it holds NaN or infinity"
 # Binary exponents of squared norms, in the unit of the median row unless it is said otherwise.
 MAX_EXPONENT = 960  # a squared norm beyond 2^MAX_EXPONENT is too large to measure beside the others
@@ -61,7 +62,8 @@ def measure(
     want: Statistic = Statistic.GRAM,
 ) -> tuple[Geometry, dict[int, str]]:
     """The geometry of all rows, and which rows could not be measured, with the reason."""
-    if kind == "auto" and rows.n <= min(rows.d, MAX_FEW_ROWS) and (rows.segment_columns or rows.d) >= rows.d:
+    few = MAX_FEW_ROWS if rows.on_host else MAX_DENSE_DEVICE_ROWS
+    if kind == "auto" and rows.n <= min(rows.d, few) and (rows.segment_columns or rows.d) >= rows.d:
         accumulator: Accumulator = GramAccumulator(rows.n, seed)
     else:
         from randeigen.geometry.choice import accumulator_for  # built on what is here

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from randeigen.backend.arrays import median
-from randeigen.backend.batched import BatchVerdict, GeometryBatch
+from randeigen.backend.batched import BatchVerdict, GeometryBatch, SoftFilter
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import bound, corruptible
 from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
@@ -86,8 +86,10 @@ class RandEigen(Rule):
         far = far_outliers(geometry, f)
         w = np.where(far, 0.0, geometry.prior_weights) if np.count_nonzero(far) else geometry.prior_weights
         floor, pace = _floor(geometry.prior_weights, f), 0.0
-        many = geometry.n > MANY_ROWS
-        patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if many else PATIENT_AND_HURRIED_ROUNDS
+        constants = soft_filter(geometry.n)
+        patient, hurried = constants.patient, constants.hurried
+        if self.removal == "soft" and (foresee := getattr(geometry, "foresee", None)):
+            foresee(f, constants)  # on a GPU all rounds are one launch
         history = FilterHistory(geometry, w, f, far)
         for past in range(patient + hurried + 1):
             total = float(w.sum())
@@ -119,6 +121,13 @@ class RandEigen(Rule):
         from randeigen.rules import randeigen_batched  # which takes its constants from here
 
         return randeigen_batched.decide_each(batch, f) if self.removal == "soft" else None
+
+
+def soft_filter(n: int) -> SoftFilter:
+    """The constants of the rounds, for n rows."""
+    rounds = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
+    constants = FAR_OUTLIER_RATIO, ISOTROPY_TOLERANCE, NEGLIGIBLE_WEIGHT, RESTORED_FACTOR, MIN_RELATIVE_WEIGHT
+    return SoftFilter(*rounds, *constants)
 
 
 def coins_for(rule: Rule, seed: int) -> np.random.Generator:
