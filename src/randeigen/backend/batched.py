@@ -7,6 +7,7 @@ they do not agree on is here.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -76,6 +77,18 @@ class GeometryBatch(Protocol):
 
         None where there is no kernel that does all of it at once.
         """
+
+
+class DeviceCloud(ABC):
+    """A geometry that is on a GPU too, and what is done for a rule there, in one launch."""
+
+    @abstractmethod
+    def foresee(self, f: int, rule: SoftFilter) -> None:
+        """Go through RandEigen's rounds under the prior weights before it does; results are as without it."""
+
+    @abstractmethod
+    def pick_by_krum(self, apart: Numbers, f: int, count: int) -> Indices | None:
+        """Bulyan's picks by the (n, n) distances between all rows; None where they are not found there."""
 
 
 def namespace(values: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.arrays import joined, to_host_float64
-from randeigen.backend.batched import beside
+from randeigen.backend.batched import DeviceCloud, SoftFilter, beside
 from randeigen.backend.device_blocks import takes
 from randeigen.geometry.device_eigen import top_by_squaring
 from randeigen.geometry.gram import (
@@ -90,7 +90,7 @@ class DeviceGramAccumulator(GramAccumulator):
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceGramGeometry(WideGramGeometry):
+class DeviceGramGeometry(WideGramGeometry, DeviceCloud):
     """The exact Gram matrix, a tensor: what is n×n stays on its device, what is n×p goes to and fro."""
 
     @cached_property
@@ -168,6 +168,15 @@ class DeviceGramGeometry(WideGramGeometry):
         away, (squares, to_origin) = -difference.sum(), self._lines
         square = difference @ self._product(difference) + 2 * away * (difference @ to_origin[:-1])
         return peak * math.sqrt(max(float(square + away * away * squares[-1]), 0.0))
+
+    def foresee(self, f: int, rule: SoftFilter) -> None:
+        """Nothing: the rounds of so many rows do not fit a launch."""
+
+    def pick_by_krum(self, apart: Array, f: int, count: int) -> Index | None:
+        from randeigen.backend.cuda.krum_picks import krum_picks
+
+        gram: Any = self.gram
+        return krum_picks(apart, f, count, gram.device) if gram.is_cuda else None
 
     def _take(self, index: Index) -> DeviceGramGeometry:
         lines = beside(np.append(index, self.n), self.gram)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.arrays import to_host_float64
-from randeigen.backend.batched import SoftFilter
+from randeigen.backend.batched import DeviceCloud, SoftFilter
 from randeigen.backend.device_blocks import takes
 from randeigen.geometry.batched_eigen import ROUNDING
 from randeigen.geometry.gram import (
@@ -64,7 +64,7 @@ class FewDeviceRows(GramAccumulator):
 
 
 @dataclass(frozen=True, eq=False)
-class ForeseenGram(GramGeometry):
+class ForeseenGram(GramGeometry, DeviceCloud):
     """The exact Gram matrix, the same on a GPU, and what that has found out before it is asked for."""
 
     there: Any = None  # (n+1, n+1) on the device; the origin's line may be at another scale
@@ -74,7 +74,6 @@ class ForeseenGram(GramGeometry):
         return []  # rounds in the order in which they will be asked for
 
     def foresee(self, f: int, rule: SoftFilter) -> None:
-        """Go through RandEigen's rounds under the prior weights; results are as without it."""
         from randeigen.backend.cuda.one_cloud import rounds_of
         from randeigen.backend.cuda.spectral_filter import Limits
 
@@ -83,6 +82,11 @@ class ForeseenGram(GramGeometry):
                 CENTRING_ROUNDING, ROUNDING, SMALLEST_MEAN_SQUARE, UNDERFLOW, self.precision, self.floor
             )
             self._ahead[:] = rounds_of(self.there, self.prior_weights, f, rule, limits)
+
+    def pick_by_krum(self, apart: Array, f: int, count: int) -> Index | None:
+        from randeigen.backend.cuda.krum_picks import krum_picks
+
+        return None if self.there is None else krum_picks(apart, f, count, self.there.device)
 
     def _top(self, weights: Array, settled: float = 0.0, alone: bool = False) -> TopDirection:
         if self._ahead:

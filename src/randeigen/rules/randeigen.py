@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from randeigen.backend.arrays import median
-from randeigen.backend.batched import BatchVerdict, GeometryBatch, SoftFilter
+from randeigen.backend.batched import BatchVerdict, DeviceCloud, GeometryBatch, SoftFilter
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import bound, corruptible
 from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
@@ -88,8 +88,8 @@ class RandEigen(Rule):
         floor, pace = _floor(geometry.prior_weights, f), 0.0
         constants = soft_filter(geometry.n)
         patient, hurried = constants.patient, constants.hurried
-        if self.removal == "soft" and (foresee := getattr(geometry, "foresee", None)):
-            foresee(f, constants)  # on a GPU all rounds are one launch
+        if isinstance(geometry, DeviceCloud) and self.removal == "soft":
+            geometry.foresee(f, constants)
         history = FilterHistory(geometry, w, f, far)
         for past in range(patient + hurried + 1):
             total = float(w.sum())

@@ -98,7 +98,7 @@ def _plan(device: Any, n: int) -> _Plan:
 
 
 @jit
-def _meet(counter, meetings, PROGRAMS: tl.constexpr):
+def meet(counter, meetings, PROGRAMS: tl.constexpr):
     """Wait until every program has come here; what they have stored can be loaded then."""
     tl.debug_barrier()
     if PROGRAMS > 1:
@@ -145,7 +145,7 @@ def _top(
         tl.debug_barrier()
         tl.store(mine + i, to_mean)
         tl.store(mine + LINES + i, root)
-        meetings = _meet(counter, meetings, PROGRAMS)  # no other program reads the last matrix any more
+        meetings = meet(counter, meetings, PROGRAMS)  # no other program reads the last matrix any more
         for tile in range(program, SIDE * SIDE, PROGRAMS):
             r, c = tile // SIDE * TILE + tl.arange(0, TILE), tile % SIDE * TILE + tl.arange(0, TILE)
             inside = (r < n)[:, None] & (c < n)[None, :]
@@ -155,7 +155,7 @@ def _top(
             x *= tl.load(mine + LINES + r, cache_modifier=".cg")[:, None]
             x *= tl.load(mine + LINES + c, cache_modifier=".cg")[None, :]
             tl.store(room + r[:, None] * LINES + c[None, :], tl.where(inside, x / trace, 0.0))
-        meetings = _meet(counter, meetings, PROGRAMS)
+        meetings = meet(counter, meetings, PROGRAMS)
         logarithm, share, size = trace * 0.0, trace * 0.0, trace * 0.0 + 1.0
         done, exponent, power = 0, 1.0, 0
         while (done < SQUARINGS) & (share < 1 - one_left):
@@ -169,7 +169,7 @@ def _top(
                     right = tl.load(room + power + k[:, None] * LINES + c[None, :], cache_modifier=".cg")
                     total += tl.dot(left, right, input_precision="ieee", out_dtype=tl.float64)
                 tl.store(room + other + r[:, None] * LINES + c[None, :], total / (size * size))
-            meetings = _meet(counter, meetings, PROGRAMS)
+            meetings = meet(counter, meetings, PROGRAMS)
             power = other
             share = tl.sum(tl.load(room + power + i * (LINES + 1), cache_modifier=".cg"), 0)
             size = share
