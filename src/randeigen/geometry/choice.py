@@ -8,13 +8,9 @@ from typing import get_args
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.device_gram import DeviceGramAccumulator
-from randeigen.geometry.foreseen import FewDeviceRows
-from randeigen.geometry.gram_accumulator import (
-    MAX_DENSE_DEVICE_ROWS,
-    MAX_FEW_ROWS,
-    Accumulator,
-    GramAccumulator,
-)
+from randeigen.geometry.foreseen import MAX_FORESEEN_ROWS, FewDeviceRows
+from randeigen.geometry.gram import MAX_DENSE_DEVICE_ROWS
+from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, Accumulator, GramAccumulator
 from randeigen.geometry.projection import (
     CHECK_HASHES,
     EPS_JL,
@@ -34,7 +30,6 @@ ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 MAX_SEGMENTED_ROWS = 647  # rows up to which the sums of a tree of segments stay below 32 MB
 MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
-MAX_FORESEEN_ROWS = 128  # rows whose rounds a GPU goes through in one launch
 MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = (
     MAX_FEW_ROWS + 1,
     2**14,

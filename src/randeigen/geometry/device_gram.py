@@ -95,7 +95,7 @@ class DeviceGramGeometry(WideGramGeometry, DeviceCloud):
 
     @cached_property
     def _subspace(self) -> GramSubspace:
-        return GramSubspace(self._product, self.start[:, 0])
+        return GramSubspace(self.gram[:-1, :-1], self.start[:, 0])
 
     @cached_property
     def _lines(self) -> Array:

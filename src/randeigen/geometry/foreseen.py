@@ -27,6 +27,7 @@ from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.products import UNSET, Pivot, ScaledGram
 from randeigen.types import Array, Block, TopDirection
 
+MAX_FORESEEN_ROWS = 128  # rows whose rounds a GPU goes through in one launch
 SAME_WEIGHTS = 1e-9  # of the heaviest row: weights that differ by less differ by rounding
 EXACT = 1e-12  # of an eigenvalue: LAPACK's own rounding, for which nothing is allowed either
 
@@ -35,6 +36,7 @@ class FewDeviceRows(GramAccumulator):
     """Accumulates on the host, and keeps the Gram matrix on the device while that is the same."""
 
     there: Any = None
+    most_compared = MAX_FORESEEN_ROWS  # their coins are not needed otherwise
 
     def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
         self.there = None

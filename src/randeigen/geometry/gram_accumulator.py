@@ -19,7 +19,7 @@ from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_
 from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.eigen import MAX_DENSE_ROWS
-from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
+from randeigen.geometry.gram import MAX_DENSE_DEVICE_ROWS, START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
 from randeigen.geometry.odd_rows import gram_of_scaled_rows, unlike_pivot
 from randeigen.geometry.products import (
     UNSET,
@@ -45,7 +45,6 @@ GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
 MIN_GLIMPSED_NUMBERS = 2**14  # numbers of a block: the product of fewer is had as soon as a look at it
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
 MAX_FEW_ROWS = 160  # rows up to which nothing costs less than their exact Gram matrix
-MAX_DENSE_DEVICE_ROWS = 32  # rows on a GPU whose directions LAPACK finds before a launch is done
 NOT_FINITE = "not finite: it holds NaN or infinity"
 # Binary exponents of squared norms, in the unit of the median row unless it is said otherwise.
 MAX_EXPONENT = 960  # a squared norm beyond 2^MAX_EXPONENT is too large to measure beside the others
@@ -116,6 +115,7 @@ class GramAccumulator:
 
     block_multiple = 1
     copies_parts = True
+    most_compared = MAX_DENSE_ROWS  # rows up to which all pairs are compared before any are drawn
 
     def __init__(self, n: int, seed: int, segment: int = 0) -> None:
         self._coins = [seed, Stream.MEASUREMENT, *([segment] if segment else [])]
@@ -256,7 +256,7 @@ class GramAccumulator:
         if odd or np.count_nonzero(self.unusable):
             squares = np.where(self.unusable, math.nan, squares)
             squares[odd] = math.nan
-        elif self.n <= MAX_DENSE_ROWS and all_apart(squares, gram[:-1, :-1]):
+        elif self.n <= self.most_compared and all_apart(squares, gram[:-1, :-1]):
             return False
         i, j = self._generator_and_pairs[1]
         return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])

@@ -1,4 +1,4 @@
-"""RandEigen's rounds on one cloud of up to MAX_ROWS rows in one launch: its top directions, round by round.
+"""RandEigen's rounds on one cloud of up to 128 rows in one launch: its top directions, round by round.
 
 A few programs share each squaring of the covariance, a tile each, and wait for one another before the next;
 all else each of them does by itself, on the same numbers to the bit, so that they go the same way. The host
@@ -32,7 +32,6 @@ from randeigen.backend.cuda.spectral_filter import MAX_SQUARINGS, ONE_LEFT, Limi
 from randeigen.backend.cuda.tables import KEPT_SHAPES
 from randeigen.types import Array
 
-MAX_ROWS = 128  # rows: of more, lines of all pairs do not fit the registers of a program
 ROUNDS = 16  # rounds that are recorded; what comes after them the host finds by itself
 TILE = 32  # lines and columns of the tile that a program squares
 STRIP = 32  # columns that it multiplies at once
