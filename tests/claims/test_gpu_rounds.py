@@ -80,7 +80,7 @@ def test_prior_weights_count_in_these_rounds() -> None:
     same(verdict_on(geometry, 10), verdict_on(on_host(geometry), 10), 90)
 
 
-@pytest.mark.parametrize("n", [161, 300, 1000])
+@pytest.mark.parametrize("n", [129, 161, 300, 1000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["round", "shifted", "far out", "of many sizes"])
 def test_rounds_of_hundreds_of_rows_are_the_hosts(kind: str, dtype: str, n: int) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import joined, to_host_float64
+from randeigen.backend.arrays import joined, median, to_host_float64
 from randeigen.backend.batched import DeviceCloud, SoftFilter, beside
-from randeigen.backend.device_blocks import takes
-from randeigen.geometry.device_eigen import top_by_squaring
+from randeigen.backend.device_blocks import has_kernels, takes
+from randeigen.geometry.device_eigen import ROUNDING, top_by_squaring
 from randeigen.geometry.gram import (
+    CENTRING_ROUNDING,
     GramGeometry,
     Index,
     of_plain_size,
@@ -25,6 +26,7 @@ from randeigen.geometry.products import UNSET, Pivot, ScaledGram, is_offset
 from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.types import Array, Block, Mask, TopDirection
 
+MAX_SHARED_ROWS = 512  # rows whose top direction is found in one launch
 # Rows up to which the covariance is formed and squared, and directions are found to rounding; of more a
 # subspace is kept.
 MAX_SQUARED_ROWS = 1536
@@ -124,7 +126,10 @@ class DeviceGramGeometry(WideGramGeometry, DeviceCloud):
 
     def _top_of_covariance(self, weights: Array, w: Array) -> TopDirection:
         """The same as of a matrix on the host; it is waited for once."""
-        inner: Any = self.gram[:-1, :-1]
+        gram: Any = self.gram
+        if self.n <= MAX_SHARED_ROWS and gram.is_cuda and has_kernels():
+            return self._top_in_one_launch(weights)
+        inner = gram[:-1, :-1]
         root_weights, shares = np.sqrt(w), beside(w, inner)
         roots, shift = shares.sqrt(), inner @ shares
         shift -= shares @ shift / 2
@@ -139,6 +144,15 @@ class DeviceGramGeometry(WideGramGeometry, DeviceCloud):
             return TopDirection(top.value, np.zeros(self.n))
         projected = image / np.where(root_weights > 0, root_weights, 1.0)
         return top_direction_of(top, projected, weights, row_variances)
+
+    def _top_in_one_launch(self, weights: Array) -> TopDirection:
+        from randeigen.backend.cuda.shared_top import top_of_cloud
+
+        top = top_of_cloud(self.gram, weights, CENTRING_ROUNDING, self.n * ROUNDING)
+        if not top.projections.any():  # rounding is all there is
+            return TopDirection(top.variance, top.projections)
+        row_variances = top.row_variances[weights > 0]
+        return TopDirection(top.variance, top.projections, median(row_variances), top.allowance)
 
     def _upper_bound(self, w: Array) -> float:
         inner: Any = self.gram[:-1, :-1]

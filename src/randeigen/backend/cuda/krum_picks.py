@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.cuda.language import Launch, jit, tl, triton
-from randeigen.backend.cuda.one_cloud import meet
+from randeigen.backend.cuda.shared_top import meet
 from randeigen.backend.cuda.tables import KEPT_SHAPES
 from randeigen.types import Array, Index
 
@@ -52,7 +52,8 @@ def _plan(device: Any, n: int) -> tuple[int, int, Launch]:
     rows = PROGRAM_ROWS if device.type == "cuda" else lines  # in Triton's interpreter none can wait
     programs = lines // rows
     constants = {"LINES": lines, "ROWS": rows, "PROGRAMS": programs}
-    return lines, programs, Launch(_picks_kernel, (programs,), device, constants, num_warps=4)
+    options = {"num_warps": 4, "launch_cooperative_grid": programs > 1}  # they wait for one another
+    return lines, programs, Launch(_picks_kernel, (programs,), device, constants, **options)
 
 
 @jit
