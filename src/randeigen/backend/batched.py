@@ -39,6 +39,16 @@ class SoftFilter(NamedTuple):
     min_relative_weight: float
 
 
+class FilterRounds(NamedTuple):
+    """RandEigen's rounds on one cloud; last, where there are several, their average."""
+
+    weights: Numbers  # (r, n) before each round
+    projections: Numbers  # (r, n) on the top direction under them
+    variances: Numbers  # (r,) along it
+    allowances: Numbers  # (r,) no direction has more variance than `variances` plus this
+    stop: int  # why there are no more, as a number
+
+
 class GeometryBatch(Protocol):
     """What a rule may know of p clouds of the same n rows: parts of their columns, each on its own."""
 
@@ -83,8 +93,8 @@ class DeviceCloud(ABC):
     """A geometry that is on a GPU too, and what is done for a rule there, in one launch."""
 
     @abstractmethod
-    def foresee(self, f: int, rule: SoftFilter) -> None:
-        """Go through RandEigen's rounds under the prior weights before it does; results are as without it."""
+    def filtered_rounds(self, f: int, rule: SoftFilter) -> FilterRounds | None:
+        """RandEigen's rounds under the prior weights; None where they are not gone through there."""
 
     @abstractmethod
     def pick_by_krum(self, apart: Numbers, f: int, count: int) -> Indices | None:

@@ -8,8 +8,7 @@ from typing import get_args
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.device_gram import DeviceGramAccumulator
-from randeigen.geometry.foreseen import MAX_FORESEEN_ROWS, FewDeviceRows
-from randeigen.geometry.gram import MAX_DENSE_DEVICE_ROWS
+from randeigen.geometry.few_device_rows import MAX_FILTERED_ROWS, MIN_FILTERED_ROWS, FewDeviceRows
 from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, Accumulator, GramAccumulator
 from randeigen.geometry.projection import (
     CHECK_HASHES,
@@ -30,10 +29,8 @@ ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 MAX_SEGMENTED_ROWS = 647  # rows up to which the sums of a tree of segments stay below 32 MB
 MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
-MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = (
-    MAX_FEW_ROWS + 1,
-    2**14,
-)  # rows whose Gram matrix stays on the GPU that holds them
+# Rows whose Gram matrix stays on the GPU that holds them.
+MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = MAX_FILTERED_ROWS + 1, 2**14
 
 
 def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumulator:
@@ -46,7 +43,7 @@ def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumu
     if kind in ("auto", "gram") and n <= d and not rows.on_host:
         if MIN_DEVICE_ROWS <= n <= MAX_DEVICE_ROWS:
             return DeviceGramAccumulator(n, seed)
-        if MAX_DENSE_DEVICE_ROWS < n <= MAX_FORESEEN_ROWS:
+        if MIN_FILTERED_ROWS <= n <= MAX_FILTERED_ROWS:
             return FewDeviceRows(n, seed)
     by_directions = want is Statistic.DIRECTIONS and rows.on_host
     if by_directions and (kind == "sketch" or (kind == "auto" and n >= MIN_FOLDED_ROWS)):

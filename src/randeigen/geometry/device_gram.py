@@ -183,8 +183,8 @@ class DeviceGramGeometry(WideGramGeometry, DeviceCloud):
         square = difference @ self._product(difference) + 2 * away * (difference @ to_origin[:-1])
         return peak * math.sqrt(max(float(square + away * away * squares[-1]), 0.0))
 
-    def foresee(self, f: int, rule: SoftFilter) -> None:
-        """Nothing: the rounds of so many rows do not fit a launch."""
+    def filtered_rounds(self, f: int, rule: SoftFilter) -> None:
+        """None: the rounds of so many rows do not fit a launch."""
 
     def pick_by_krum(self, apart: Array, f: int, count: int) -> Index | None:
         from randeigen.backend.cuda.krum_picks import krum_picks

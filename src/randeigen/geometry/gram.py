@@ -34,7 +34,6 @@ Measured = TypeVar("Measured", bound="MeasuredGeometry")
 # Rows up to which LAPACK is faster than Lanczos. Polynomials on a block of directions are faster than both
 # where it matters only how large the top is; where its direction does, they need twice as long as LAPACK.
 MAX_SOLVED_ROWS = 160
-MAX_DENSE_DEVICE_ROWS = 32  # rows on a GPU whose directions LAPACK finds before a launch is done
 ENTRY_ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a Gram entry, relative to its two rows' norms, by item size
 START_DIRECTIONS = 8  # secret random directions from which the search for the top direction starts
 MAX_PLAIN_WEIGHT = 1e6  # larger ones are divided by the largest before they meet squared norms

@@ -19,7 +19,7 @@ from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_
 from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.eigen import MAX_DENSE_ROWS
-from randeigen.geometry.gram import MAX_DENSE_DEVICE_ROWS, START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
+from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
 from randeigen.geometry.odd_rows import gram_of_scaled_rows, unlike_pivot
 from randeigen.geometry.products import (
     UNSET,
@@ -61,8 +61,8 @@ def measure(
     want: Statistic = Statistic.GRAM,
 ) -> tuple[Geometry, dict[int, str]]:
     """The geometry of all rows, and which rows could not be measured, with the reason."""
-    few = MAX_FEW_ROWS if rows.on_host else MAX_DENSE_DEVICE_ROWS
-    if kind == "auto" and rows.n <= min(rows.d, few) and (rows.segment_columns or rows.d) >= rows.d:
+    few = rows.on_host and rows.n <= min(rows.d, MAX_FEW_ROWS)
+    if kind == "auto" and few and (rows.segment_columns or rows.d) >= rows.d:
         accumulator: Accumulator = GramAccumulator(rows.n, seed)
     else:
         from randeigen.geometry.choice import accumulator_for  # built on what is here

@@ -28,9 +28,7 @@ MIN_RELATIVE_WEIGHT = 0.05
 ISOTROPY_TOLERANCE = 1.1
 # SHARPNESS and RESTORED_FACTOR were chosen on the grid of docs/departures.md; nearby values do about as well.
 SHARPNESS = 1.5  # a row loses the fraction (distance / largest distance) ** SHARPNESS of its weight
-RESTORED_FACTOR = (
-    1.5  # weights times this, up to the prior one: a row that kept two thirds gets all of it back
-)
+RESTORED_FACTOR = 1.5  # weights times this, up to the prior one: two thirds are made a whole again
 # Rows that are each far out in a direction of their own are removed one a round. After the patient rounds,
 # more than ordinary clouds take, each further one takes an equal part of the weight that may still go. Above
 # MANY_ROWS rows, where rounds are expensive, this begins sooner: measured biases stay what they were.
@@ -86,10 +84,12 @@ class RandEigen(Rule):
         far = far_outliers(geometry, f)
         w = np.where(far, 0.0, geometry.prior_weights) if np.count_nonzero(far) else geometry.prior_weights
         floor, pace = _floor(geometry.prior_weights, f), 0.0
-        constants = soft_filter(geometry.n)
-        patient, hurried = constants.patient, constants.hurried
+        patient, hurried, *_ = constants = soft_filter(geometry.n)
         if isinstance(geometry, DeviceCloud) and self.removal == "soft":
-            geometry.foresee(f, constants)
+            from randeigen.rules.randeigen_on_device import verdict_of  # built on what is here
+
+            if rounds := geometry.filtered_rounds(f, constants):
+                return Decision(verdict_of(rounds, geometry, w, f, far))
         history = FilterHistory(geometry, w, f, far)
         for past in range(patient + hurried + 1):
             total = float(w.sum())

@@ -19,7 +19,6 @@ from randeigen.backend.cuda.tables import KEPT_SHAPES, processors
 from randeigen.types import Array
 
 TILE = 32  # lines and columns of the tile that a program squares
-MIN_LINES = 64
 STRIP = 64  # columns of it that are multiplied at once
 VECTOR_NUMBERS = 4096  # numbers of the matrix that are multiplied with a vector at once
 MATRICES, VECTORS = 3, 2  # the covariance, and two powers, each made of the other; of each program's own
@@ -39,7 +38,8 @@ class Shape(NamedTuple):
 
     def constants(self) -> dict[str, int]:
         """For a kernel that has a shared top, in the order of its parameters."""
-        return {"LINES": self.lines, "TILE": TILE, "STRIP": STRIP, "COLUMNS": VECTOR_NUMBERS // self.lines,
+        return {"LINES": self.lines, "TILE": TILE, "STRIP": min(STRIP, self.lines),
+                "COLUMNS": min(VECTOR_NUMBERS // self.lines, self.lines),
                 "PROGRAMS": self.programs, "SQUARINGS": MAX_SQUARINGS}  # fmt: skip
 
     def options(self) -> dict[str, int]:
@@ -49,10 +49,10 @@ class Shape(NamedTuple):
 
 def shape_for(device: Any, n: int) -> Shape:
     """The same for all n up to a power of two: each is compiled."""
-    lines = max(MIN_LINES, triton.next_power_of_2(n))
+    lines = max(TILE, triton.next_power_of_2(n))
     # In Triton's interpreter, which has no GPU, one program comes after the other, and none can wait.
     programs = min((lines // TILE) ** 2, processors(device)) if device.type == "cuda" else 1
-    return Shape(lines, programs, 4 if lines <= 128 else 8)
+    return Shape(lines, programs, 4 if lines <= 64 else 8)
 
 
 class TopOfCloud(NamedTuple):
@@ -124,7 +124,7 @@ def shared_top(
     """Variance, allowance, projections on the top direction, what each row alone adds, the mean square."""
     program = tl.program_id(0)
     mine = room + 3 * LINES * LINES + program * 2 * LINES
-    side = (n + TILE - 1) // TILE
+    side = (n + STRIP - 1) // STRIP * (STRIP // TILE)  # tiles, the last of which are 0
     w = w / tl.sum(w, 0)
     mean_square = tl.sum(w * squares, 0)
     to_mean = _times(gram, n + 1, n, mine, w, i, LINES, COLUMNS)
@@ -155,12 +155,10 @@ def shared_top(
             for tile in range(program, side * side, PROGRAMS):
                 r, c = tile // side * TILE + tl.arange(0, TILE), tile % side * TILE + tl.arange(0, TILE)
                 total = tl.zeros((TILE, TILE), tl.float64)
-                for start in range(0, n, STRIP):
+                for start in range(0, side * TILE, STRIP):
                     k = start + tl.arange(0, STRIP)
-                    left = room + power + r[:, None] * LINES + k[None, :]
-                    left = tl.load(left, mask=(k < n)[None, :], other=0.0, cache_modifier=".cg")
-                    right = room + power + k[:, None] * LINES + c[None, :]
-                    right = tl.load(right, mask=(k < n)[:, None], other=0.0, cache_modifier=".cg")
+                    left = tl.load(room + power + r[:, None] * LINES + k[None, :], cache_modifier=".cg")
+                    right = tl.load(room + power + k[:, None] * LINES + c[None, :], cache_modifier=".cg")
                     total += tl.dot(left, right, input_precision="ieee", out_dtype=tl.float64)
                 tl.store(room + other + r[:, None] * LINES + c[None, :], total / (size * size))
             meetings = meet(counter, meetings, PROGRAMS)
