@@ -16,7 +16,7 @@ import numpy as np
 
 from randeigen.backend.cuda.language import Launch, jit, tl, triton
 from randeigen.backend.cuda.shared_top import meet
-from randeigen.backend.cuda.tables import KEPT_SHAPES
+from randeigen.backend.cuda.tables import KEPT_SHAPES, processors
 from randeigen.types import Array, Index
 
 MAX_ROWS = 256  # rows: the distances of 16 of them to so many fit the registers of a program
@@ -28,14 +28,14 @@ ROUNDING = 4e-15  # of a score, for each row: scores that differ by no more are 
 def krum_picks(apart: Array, f: int, count: int, device: Any) -> Index | None:
     """The `count` rows that Krum picks by (n, n) distances, in order.
 
-    None where two are as good as equal at some pick, or there are too many rows or too few corrupt ones.
+    None where two are as good as equal at some pick, or where this kernel does not do for so many rows.
     """
     import torch
 
     n = len(apart)
-    if n > MAX_ROWS or f < MIN_CORRUPT:
+    lines, programs, launch = _plan(device, min(n, MAX_ROWS))
+    if n > MAX_ROWS or f < MIN_CORRUPT or programs > processors(device):
         return None
-    lines, programs, launch = _plan(device, n)
     # One transfer: the distances, and the count of programs that have come to a meeting.
     numbers = np.zeros(n * n + 1)
     numbers[:-1] = apart.reshape(-1)
