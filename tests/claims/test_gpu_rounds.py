@@ -19,6 +19,10 @@ from randeigen.types import Verdict
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
 
+# Kernels of float32 are compiled for every few sizes; float64 needs none.
+FEW_ROWS = [(4, "float32"), (30, "float32"), (33, "float64"), (50, "float64"), (64, "float32")]
+FEW_ROWS += [(65, "float64"), (100, "float32"), (100, "bfloat16"), (128, "float64")]
+HUNDREDS_OF_ROWS = [(129, "float64"), (161, "float64"), (300, "float32"), (300, "float64"), (1000, "float32")]
 CLOUDS = ("round", "shifted", "far out", "each in a direction of its own", "of many sizes", "equal", "twins")
 
 
@@ -58,8 +62,7 @@ def same(here: Verdict, there: Verdict, n: int) -> None:
     np.testing.assert_allclose(here.scores, there.scores, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("n", [4, 7, 32, 33, 50, 64, 65, 100, 128])
+@pytest.mark.parametrize(("n", "dtype"), FEW_ROWS)
 @pytest.mark.parametrize("kind", CLOUDS)
 def test_rounds_in_one_launch_are_the_hosts(
     kind: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch
@@ -80,10 +83,9 @@ def test_prior_weights_count_in_these_rounds() -> None:
     same(verdict_on(geometry, 10), verdict_on(on_host(geometry), 10), 90)
 
 
-@pytest.mark.parametrize("n", [129, 161, 300, 1000])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("n", "dtype"), HUNDREDS_OF_ROWS)
 @pytest.mark.parametrize("kind", ["round", "shifted", "far out", "of many sizes"])
-def test_rounds_of_hundreds_of_rows_are_the_hosts(kind: str, dtype: str, n: int) -> None:
+def test_rounds_of_hundreds_of_rows_are_the_hosts(kind: str, n: int, dtype: str) -> None:
     rows = torch.from_numpy(cloud(kind, n)).to("cuda", getattr(torch, dtype))
     geometry, f = measure(as_rows(rows))[0], n // 9
     if kind != "far out":
@@ -91,10 +93,10 @@ def test_rounds_of_hundreds_of_rows_are_the_hosts(kind: str, dtype: str, n: int)
     same(verdict_on(geometry, f), verdict_on(on_host(geometry), f), n)
 
 
-@pytest.mark.parametrize("n", [20, 50, 100, 150, 200, 256, 300])
+@pytest.mark.parametrize("n", [20, 50, 100, 200, 256, 300])
 @pytest.mark.parametrize("kind", CLOUDS)
 def test_bulyan_picks_the_same_rows(kind: str, n: int) -> None:
-    rows = torch.from_numpy(cloud(kind, n)).float().cuda()
+    rows = torch.from_numpy(cloud(kind, n)).cuda()
     geometry, f = measure(as_rows(rows))[0], (n - 3) // 5
     picked = [
         Bulyan(f=f).decide(each, f, np.random.default_rng(0)).verdict
