@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -102,7 +103,12 @@ def merge_columns(
 
 
 def _is_on_gpu(combiner: Combiner, block: Block) -> bool:
-    return not isinstance(block, np.ndarray) and takes(block) and isinstance(combiner, InRegisters)
+    return not isinstance(block, np.ndarray) and takes(block) and _has_kernel(type(combiner))
+
+
+@cache
+def _has_kernel(kind: type) -> bool:
+    return issubclass(kind, InRegisters)  # which looks through all of a class, every time
 
 
 def _in_registers(
@@ -113,8 +119,9 @@ def _in_registers(
         return None
     if unmeasured and block.dtype.itemsize == 8:  # all of its numbers must be seen
         return None
-    assert isinstance(combiner, InRegisters)
-    return combiner.in_registers(block, alive, weighted_sum.weights, out)
+    kernel: Any = combiner
+    merged: MergedColumns | None = kernel.in_registers(block, alive, weighted_sum.weights, out)
+    return merged
 
 
 def _merged_small(combiner: Combiner, columns: slice, block: Block) -> Any:

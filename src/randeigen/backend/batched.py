@@ -7,6 +7,7 @@ they do not agree on is here.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -36,6 +37,16 @@ class SoftFilter(NamedTuple):
     negligible_weight: float
     restored_factor: float
     min_relative_weight: float
+
+
+class FilterRounds(NamedTuple):
+    """RandEigen's rounds on one cloud; last, where there are several, their average."""
+
+    weights: Numbers  # (r, n) before each round
+    projections: Numbers  # (r, n) on the top direction under them
+    variances: Numbers  # (r,) along it
+    allowances: Numbers  # (r,) no direction has more variance than `variances` plus this
+    stop: int  # why there are no more, as a number
 
 
 class GeometryBatch(Protocol):
@@ -76,6 +87,18 @@ class GeometryBatch(Protocol):
 
         None where there is no kernel that does all of it at once.
         """
+
+
+class DeviceCloud(ABC):
+    """A geometry that is on a GPU too, and what is done for a rule there, in one launch."""
+
+    @abstractmethod
+    def filtered_rounds(self, f: int, rule: SoftFilter) -> FilterRounds | None:
+        """RandEigen's rounds under the prior weights; None where they are not gone through there."""
+
+    @abstractmethod
+    def pick_by_krum(self, apart: Numbers, f: int, count: int) -> Indices | None:
+        """Bulyan's picks by the (n, n) distances between all rows; None where they are not found there."""
 
 
 def namespace(values: Any) -> Any:

@@ -130,7 +130,7 @@ def _pairs(matrices: Numbers, power: Numbers, steps: int, logarithms: Numbers, e
     images = _images(matrices, vectors)
     values = _dots(vectors, images)
     residuals = _norms(images - values[:, None] * vectors)[:, 0]
-    another = _bound_on_another(values - residuals, logarithms, exponent)
+    another = bound_on_another(values - residuals, logarithms, exponent)
     allowances = xp.maximum(another - values, residuals + ROUNDING * values)
     # The trace's own bound holds whatever the residual, which is large of matrices that are rounding alone.
     of_trace = xp.exp(logarithms + ROUNDING)
@@ -138,9 +138,11 @@ def _pairs(matrices: Numbers, power: Numbers, steps: int, logarithms: Numbers, e
     return Tops(values, vectors, allowances, residuals <= RELATIVE_RESIDUAL * values)
 
 
-def _bound_on_another(least: Numbers, logarithms: Numbers, exponent: float) -> Numbers:
+def bound_on_another(
+    least: Numbers, logarithms: Numbers, exponent: float, rounding: float = ROUNDING
+) -> Numbers:
     """(tr(A^N) − least^N)^(1/N): no eigenvalue is larger but the one that is known to be `least` or more."""
-    xp, of_trace = namespace(least), logarithms + ROUNDING
+    xp, of_trace = namespace(least), logarithms + rounding
     shares = xp.exp(exponent * (xp.log(xp.clip(least, 1e-300, None)) - of_trace))  # least^N / tr(A^N)
     return xp.exp(of_trace + xp.log(xp.clip(1 - shares, 1e-300, None)) / exponent)
 

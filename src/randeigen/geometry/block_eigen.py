@@ -1,20 +1,15 @@
-"""The top eigenpair of a covariance by polynomials of it on a block of directions.
-
-The matrix may be a tensor on a GPU: then products are made there, and what is small on the host.
-"""
+"""The top eigenpair of a covariance by polynomials of it on a block of directions."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from randeigen.backend.arrays import is_tensor, like, to_host_float64
-from randeigen.geometry.eigen import RELATIVE_RESIDUAL, Bulk, Top, bulk_of, decomposed, outer
+from randeigen.geometry.eigen import RELATIVE_RESIDUAL, Bulk, Top, decomposed, outer
 from randeigen.types import Array, Mask
 
-SQUARINGS = 6  # the matrix to the power 2^6
 TINY = float(np.finfo(float).tiny)
 TARGET_GROWTH = 1e13  # factor that the top must gain on the bulk to be exact
 SETTLING_GROWTH = 1e2  # factor after which it is known, but for the last digits, how large the top is
@@ -27,8 +22,10 @@ CACHE_LINE_NUMBERS = 8  # numbers that a line of the cache holds
 class Spectrum(NamedTuple):
     """A covariance, and where the bulk of its spectrum lies."""
 
-    matrix: Any
-    raised: Any  # what moves its null direction into the bulk, if added: a number where that is all the same
+    matrix: Array
+    raised: (
+        Array | float
+    )  # what moves its null direction into the bulk, if added: a number where that is all the same
     weighted: Mask  # (n,) rows that have weight
     least: float  # of the diagonal entries of these
     low: float  # where the bulk begins
@@ -43,8 +40,6 @@ class _RitzPair(NamedTuple):
     vector: Array
     off: float  # the residual over what is allowed: at most 1 will do
     residual: float  # in the matrix's own units: an eigenvalue lies within it
-    least: float  # the smallest Ritz value
-    basis: Array
 
     def will_do(self, spectrum: Spectrum) -> bool:
         if self.off <= 1:
@@ -53,52 +48,35 @@ class _RitzPair(NamedTuple):
         return near and self.value + self.residual <= spectrum.settled
 
 
-def top_by_blocks(
-    matrix: Any,
-    root_weights: Array,
-    start: Array,
-    settled: float = 0.0,
-    patient: bool = True,
-    bulk: Bulk | None = None,
-) -> Top | None:
-    """`top_of_covariance` says what the arguments are. None if the top is too crowded.
+def top_by_blocks(matrix: Array, root_weights: Array, start: Array, settled: float, bulk: Bulk) -> Top | None:
+    """`top_of_covariance` says what the arguments are, `bulk_of` finds the bulk. None if it is not settled.
 
     A pair is returned only if its residual is at most r = RELATIVE_RESIDUAL; SETTLED_RESIDUAL, where the
     eigenvalue is at most `settled`. That it is the top one rests on the start: every direction at the top
     grows as much as the one returned, so to be missed it must have been all but orthogonal to each of the
-    secret directions, whose chance is about (r·sqrt(n))**p. Unless `patient`, None where it is not settled.
-    `bulk` is what `bulk_of` finds, where that is known.
+    secret directions, whose chance is about (r·sqrt(n))**p.
 
     A few small eigenvalues, from rows that lost much of their weight, widen the spectrum until its top lies
-    within what looks like the bulk. Filtering then returns None, and squaring does the work.
+    within what looks like the bulk. Then it is None too.
     """
-    bulk = bulk or bulk_of(matrix, root_weights)
-    if bulk is None:
-        return None
-    raised = outer(bulk.middle, like(root_weights, matrix)) if bulk.low > 0 else 0.0
+    raised = outer(bulk.middle, root_weights) if bulk.low > 0 else 0.0
     least = float(bulk.diagonal[bulk.weighted].min())
     spectrum = Spectrum(matrix, raised, bulk.weighted, least, bulk.low, bulk.width, settled)
     start = np.multiply(start.T, bulk.weighted, order="C")
-    top = _top_by_filtering(spectrum, start, bulk.high, patient)
-    return top or (_top_by_squaring(spectrum, start) if patient else None)
+    return _top_by_filtering(spectrum, start, bulk.high)
 
 
-def _top_by_filtering(spectrum: Spectrum, block: Array, high: float, patient: bool) -> Top | None:
+def _top_by_filtering(spectrum: Spectrum, block: Array, high: float) -> Top | None:
     """By Chebyshev polynomials that keep small what lies in the bulk. None if nothing stands out of it."""
     low = min(spectrum.low, spectrum.least) if spectrum.low > 0 else 0.0
-    goal, before = SETTLING_GROWTH if high <= spectrum.settled else TARGET_GROWTH, math.inf
-    while True:
-        grown = _grown(spectrum, low, high, block, goal)
-        if grown is None:
-            return None
-        pair = _top_ritz_pair(spectrum, grown)
-        if not pair.value > high:  # what grew lies below the bulk, or LAPACK failed
-            return None
-        if pair.will_do(spectrum):
-            return Top(pair.value, pair.vector, pair.residual)
-        if not (patient and pair.off < before / 10):
-            return None
-        block, high, goal, before = pair.basis, max(high, pair.least), 10 * pair.off, pair.off
+    grown = _grown(spectrum, low, high, block, SETTLING_GROWTH if high <= spectrum.settled else TARGET_GROWTH)
+    if grown is None:
+        return None
+    pair = _top_ritz_pair(spectrum, grown)
+    # A value that is no larger: what grew lies below the bulk, or LAPACK failed.
+    return (
+        Top(pair.value, pair.vector, pair.residual) if pair.value > high and pair.will_do(spectrum) else None
+    )
 
 
 def _grown(spectrum: Spectrum, low: float, high: float, block: Array, goal: float) -> Array | None:
@@ -106,10 +84,6 @@ def _grown(spectrum: Spectrum, low: float, high: float, block: Array, goal: floa
     p, n = block.shape
     scale, shift = 4 / (high - low), 2 * (high + low) / (high - low)
     size = float(np.vdot(block, block))
-    if is_tensor(spectrum.matrix):
-        from randeigen.geometry.device_eigen import grown_on_device  # built on what is here
-
-        return grown_on_device(spectrum, scale, shift, block, size, size * goal**2)
     wide = n + -n % CACHE_LINE_NUMBERS
     step = _aligned(wide)
     np.multiply(spectrum.matrix, scale, out=step[:n, :n])
@@ -140,27 +114,10 @@ def _aligned(n: int) -> Array:
     return room[skip : skip + n * n].reshape(n, n)
 
 
-def _top_by_squaring(spectrum: Spectrum, block: Array) -> Top | None:
-    """By a 64th power of the matrix less the bulk of its spectrum. None if that does not converge."""
-    power = spectrum.matrix + spectrum.raised
-    power.reshape(-1)[:: len(power) + 1] -= like(spectrum.low * spectrum.weighted, power)
-    for _ in range(SQUARINGS):
-        power /= max(float(abs(power).max()), TINY)
-        power = power @ power.T  # symmetric, and so written: BLAS then does half the work
-    before = math.inf
-    while True:
-        pair = _top_ritz_pair(spectrum, _times(power, block.T).T)
-        if pair.will_do(spectrum):
-            return Top(pair.value, pair.vector, pair.residual)
-        if not pair.off < before / 10:  # too slow: the top is crowded
-            return None
-        block, before = pair.basis, pair.off
-
-
 def _top_ritz_pair(spectrum: Spectrum, block: Array) -> _RitzPair:
     """Rayleigh-Ritz: the top eigenpair of the matrix within the span of some directions."""
     basis = np.linalg.qr(block.T)[0]
-    image = _times(spectrum.matrix, basis)
+    image = np.dot(spectrum.matrix, basis)
     values, vectors = decomposed(np.dot(basis.T, image))
     value, top = float(values[-1]), vectors[:, -1]
     vector = np.dot(basis, top)
@@ -168,11 +125,4 @@ def _top_ritz_pair(spectrum: Spectrum, block: Array) -> _RitzPair:
     # Relative to what tells the eigenvalues apart, not to their size: else isotropic rows would pass at once.
     allowed = max(RELATIVE_RESIDUAL * min(value, 4 * spectrum.width), TINY)
     residual = math.sqrt(rest @ rest)
-    return _RitzPair(value, vector, residual / allowed, residual, float(values[0]), basis.T)
-
-
-def _times(matrix: Any, vectors: Array) -> Array:
-    """(n, p) products, on the host."""
-    if is_tensor(matrix):
-        return to_host_float64(matrix @ like(np.ascontiguousarray(vectors), matrix))
-    return np.asarray(np.dot(matrix, vectors))
+    return _RitzPair(value, vector, residual / allowed, residual)

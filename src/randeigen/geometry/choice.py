@@ -8,6 +8,7 @@ from typing import get_args
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.device_gram import DeviceGramAccumulator
+from randeigen.geometry.few_device_rows import MAX_FILTERED_ROWS, MIN_FILTERED_ROWS, FewDeviceRows
 from randeigen.geometry.gaussian_law import GaussianLawAccumulator
 from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, Accumulator, GramAccumulator
 from randeigen.geometry.projection import (
@@ -30,7 +31,8 @@ ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 MAX_SEGMENTED_ROWS = 647  # rows up to which the sums of a tree of segments stay below 32 MB
 MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
-MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = 401, 2**14  # rows whose Gram matrix stays on the GPU that holds them
+# Rows whose Gram matrix stays on the GPU that holds them.
+MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = MAX_FILTERED_ROWS + 1, 2**14
 
 
 def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumulator:
@@ -40,8 +42,11 @@ def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumu
     """
     kind, eps_jl, native, law = _parse(kind)
     n, d = rows.n, rows.d
-    if kind in ("auto", "gram") and MIN_DEVICE_ROWS <= n <= min(d, MAX_DEVICE_ROWS) and not rows.on_host:
-        return DeviceGramAccumulator(n, seed)
+    if kind in ("auto", "gram") and n <= d and not rows.on_host:
+        if MIN_DEVICE_ROWS <= n <= MAX_DEVICE_ROWS:
+            return DeviceGramAccumulator(n, seed)
+        if MIN_FILTERED_ROWS <= n <= MAX_FILTERED_ROWS:
+            return FewDeviceRows(n, seed)
     by_directions = want is Statistic.DIRECTIONS and rows.on_host
     if by_directions and (kind == "sketch" or (kind == "auto" and n >= MIN_FOLDED_ROWS)):
         from randeigen.geometry.many_rows import folding

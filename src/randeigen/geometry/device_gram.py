@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import median, to_host_float64, working_size
-from randeigen.backend.device_blocks import takes
-from randeigen.geometry.block_eigen import top_by_blocks
+from randeigen.backend.arrays import joined, median, to_host_float64
+from randeigen.backend.batched import DeviceCloud, SoftFilter, beside
+from randeigen.backend.device_blocks import has_kernels, takes
+from randeigen.geometry.device_eigen import ROUNDING, top_by_squaring
 from randeigen.geometry.gram import (
+    CENTRING_ROUNDING,
     GramGeometry,
     Index,
     of_plain_size,
@@ -20,13 +22,14 @@ from randeigen.geometry.gram import (
 )
 from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_subspace import GramSubspace, upper_bound
-from randeigen.geometry.lanczos import top_of_operator
 from randeigen.geometry.products import UNSET, Pivot, ScaledGram, is_offset
 from randeigen.geometry.wide_gram import WideGramGeometry
-from randeigen.types import Array, Block, TopDirection
+from randeigen.types import Array, Block, Mask, TopDirection
 
-# Rows up to which the covariance is formed, and directions are found to rounding; of more a subspace is kept.
-MAX_COVARIANCE_ROWS = 1024
+MAX_SHARED_ROWS = 512  # rows whose top direction is found in one launch
+# Rows up to which the covariance is formed and squared, and directions are found to rounding; of more a
+# subspace is kept.
+MAX_SQUARED_ROWS = 1536
 PLAIN_SQUARES = 2.0**-150, 2.0**200  # squared norms that are left in the caller's units
 
 
@@ -38,7 +41,7 @@ class DeviceGramAccumulator(GramAccumulator):
         self.gram: Any = None  # (n+1, n+1) on the device: all blocks so far, if they are there
 
     def _add_from(self, block: Block, pivot_rows: Pivot | None) -> bool:
-        if not takes(block) or working_size(block) > 4:
+        if not takes(block):
             self._to_host()
             return super()._add_from(block, pivot_rows)
         from randeigen.backend.cuda import gram_on_device
@@ -59,10 +62,10 @@ class DeviceGramAccumulator(GramAccumulator):
         squares[self.unusable] = math.nan
         if is_offset(squares, squares[i] + squares[j] - 2 * between):
             return False
-        unusable = np.flatnonzero(self.unusable).tolist()
-        gram[unusable] = gram[:, unusable] = 0.0
-        gram[-1] *= 2.0**exponent
-        gram[:, -1] *= 2.0**exponent
+        _clear(gram, self.unusable)
+        if exponent:
+            gram[-1] *= 2.0**exponent
+            gram[:, -1] *= 2.0**exponent
         self.gram = gram if self.gram is None else self.gram + gram
         self.precision = max(self.precision, precision)
         return True
@@ -78,36 +81,39 @@ class DeviceGramAccumulator(GramAccumulator):
         """The finished matrix. Lines of unusable rows are zero."""
         if self.gram is None:
             return super().geometry()
-        unusable = np.flatnonzero(self.unusable).tolist()  # some of them since a later block only
-        self.gram[unusable] = self.gram[:, unusable] = 0.0
+        _clear(self.gram, self.unusable)  # some of them since a later block only
         return DeviceGramGeometry(
-            self.gram, np.ones(self.n), self.start, precision=self.precision, floor=self.underflow
+            self.gram,
+            np.ones(self.n),
+            lambda: self.start,
+            precision=self.precision,
+            floor=self.underflow,
         )
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceGramGeometry(WideGramGeometry):
+class DeviceGramGeometry(WideGramGeometry, DeviceCloud):
     """The exact Gram matrix, a tensor: what is n×n stays on its device, what is n×p goes to and fro."""
 
     @cached_property
     def _subspace(self) -> GramSubspace:
-        return GramSubspace(self._product, self.start[:, 0])
+        return GramSubspace(self.gram[:-1, :-1], self.start[:, 0])
 
     @cached_property
     def _lines(self) -> Array:
         """(2, n+1) the diagonal and the origin's line."""
-        index = np.arange(self.n + 1)
-        return to_host_float64(_entries(self.gram, index, np.full(self.n + 1, self.n)))
+        gram: Any = self.gram
+        return to_host_float64(joined((gram.diagonal(), gram[:, -1]))).reshape(2, -1)
 
     def _product(self, vector: Array) -> Array:
         """(n,) the inner products of each row with a combination of the rows."""
         inner: Any = self.gram[:-1, :-1]
-        return to_host_float64(inner @ inner.new_tensor(vector))
+        return to_host_float64(inner @ beside(vector, inner))
 
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
         w = weights / weights.sum()
-        if self.n <= MAX_COVARIANCE_ROWS:
-            return self._top_of_covariance(weights, w, settled)
+        if self.n <= MAX_SQUARED_ROWS:
+            return self._top_of_covariance(weights, w)
         variance, projections = self._subspace.top(w)
         if not 0 < variance < math.inf:
             return TopDirection(variance, np.zeros(self.n))
@@ -118,39 +124,46 @@ class DeviceGramGeometry(WideGramGeometry):
         top.upper_bound = lambda: self._upper_bound(w)
         return top
 
-    def _top_of_covariance(self, weights: Array, w: Array, settled: float) -> TopDirection:
-        """The same as of a matrix on the host."""
-        inner: Any = self.gram[:-1, :-1]
-        root_weights = np.sqrt(w)
-        shares, roots = inner.new_tensor(w), inner.new_tensor(root_weights)
-        shift = inner @ shares
+    def _top_of_covariance(self, weights: Array, w: Array) -> TopDirection:
+        """The same as of a matrix on the host; it is waited for once."""
+        gram: Any = self.gram
+        if self.n <= MAX_SHARED_ROWS and gram.is_cuda and has_kernels():
+            return self._top_in_one_launch(weights)
+        inner = gram[:-1, :-1]
+        root_weights, shares = np.sqrt(w), beside(w, inner)
+        roots, shift = shares.sqrt(), inner @ shares
         shift -= shares @ shift / 2
         covariance = inner - shift[:, None]
         covariance -= shift
         covariance *= roots[:, None]
         covariance *= roots
-        row_variances = to_host_float64(covariance.diagonal())
-        trace = float(row_variances.sum())
-        if self._is_rounding(trace, weights):
-            return TopDirection(max(trace, 0.0), np.zeros(self.n))
-        if settled:
-            settled *= median(row_variances[weights > 0])
-
-        def apply(vector: Array) -> Array:
-            return to_host_float64(covariance @ covariance.new_tensor(vector))
-
-        top = top_by_blocks(covariance, root_weights, self.start, settled) or top_of_operator(
-            apply, self.start
+        top, image, row_variances = top_by_squaring(
+            covariance, lambda trace: self._is_rounding(trace, weights)
         )
-        projected = apply(top.vector) / np.where(root_weights > 0, root_weights, 1.0)
+        if not image.any():
+            return TopDirection(top.value, np.zeros(self.n))
+        projected = image / np.where(root_weights > 0, root_weights, 1.0)
         return top_direction_of(top, projected, weights, row_variances)
+
+    def _top_in_one_launch(self, weights: Array) -> TopDirection:
+        from randeigen.backend.cuda.shared_top import top_of_cloud
+
+        top = top_of_cloud(self.gram, weights, CENTRING_ROUNDING, self.n * ROUNDING)
+        if not top.projections.any():  # rounding is all there is
+            return TopDirection(top.variance, top.projections)
+        row_variances = top.row_variances[weights > 0]
+        return TopDirection(top.variance, top.projections, median(row_variances), top.allowance)
 
     def _upper_bound(self, w: Array) -> float:
         inner: Any = self.gram[:-1, :-1]
         return upper_bound(inner, inner.new_tensor(w), inner.new_tensor(self.start[:, 1]))
 
     def inner_products(self) -> Array:
-        return to_host_float64(self.gram[:-1, :-1])
+        return self._inner if self.n <= MAX_SQUARED_ROWS else to_host_float64(self.gram[:-1, :-1])
+
+    @cached_property
+    def _inner(self) -> Array:
+        return to_host_float64(self.gram[:-1, :-1])  # rules by distances ask for it more than once
 
     def squared_norms(self) -> Array:
         squares, to_origin = self._lines
@@ -170,13 +183,22 @@ class DeviceGramGeometry(WideGramGeometry):
         square = difference @ self._product(difference) + 2 * away * (difference @ to_origin[:-1])
         return peak * math.sqrt(max(float(square + away * away * squares[-1]), 0.0))
 
+    def filtered_rounds(self, f: int, rule: SoftFilter) -> None:
+        """None: the rounds of so many rows do not fit a launch."""
+
+    def pick_by_krum(self, apart: Array, f: int, count: int) -> Index | None:
+        from randeigen.backend.cuda.krum_picks import krum_picks
+
+        gram: Any = self.gram
+        return krum_picks(apart, f, count, gram.device) if gram.is_cuda else None
+
     def _take(self, index: Index) -> DeviceGramGeometry:
-        lines = np.append(index, self.n).tolist()
+        lines = beside(np.append(index, self.n), self.gram)
         return replace(
             self,
             gram=self.gram[lines][:, lines],
             prior_weights=self.prior_weights[index],
-            directions=self.start[index],
+            directions=lambda: self.start[index],
             beyond=self._beyond_among(index),
         )
 
@@ -205,7 +227,12 @@ class _Top(TopDirection):
 
 
 def _entries(gram: Any, i: Index, j: Index) -> Any:
-    """(2, len) diagonal entries, and those at (i, j), in one tensor."""
-    import torch
+    """(2, n) diagonal entries, and those at (i, j), in one tensor."""
+    first, second = beside(np.stack((i, j)), gram)
+    return joined((gram.diagonal()[: len(i)], gram[first, second])).reshape(2, -1)
 
-    return torch.stack((gram.diagonal()[: len(i)], gram[torch.as_tensor(i), torch.as_tensor(j)]))
+
+def _clear(gram: Any, unusable: Mask) -> None:
+    """Lines of rows that cannot be used are 0."""
+    if lines := np.flatnonzero(unusable).tolist():
+        gram[lines] = gram[:, lines] = 0.0

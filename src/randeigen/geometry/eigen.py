@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from randeigen.backend.arrays import is_tensor, joined, to_host_float64
 from randeigen.backend.chunking import function_of_numpys_library, single_threaded_blas
 from randeigen.types import Array, Mask
 
@@ -27,7 +26,7 @@ MAX_POWER_STEPS = 200  # power iterations where LAPACK has failed
 SEMICIRCLE = 2.2  # standard deviations from the middle to the end of an isotropic spectrum, with some room
 WORK_NUMBERS = 67  # of work space for each row: LAPACK takes 64 columns at once if it can, and 3 more
 WORK_INTEGERS = 6  # the same of whole numbers
-MAX_KEPT_ROOMS = 8  # sizes of matrices for which a thread keeps LAPACK's work space
+MAX_KEPT_ROOMS = 8  # sizes of matrices for which a thread keeps LAPACK's work space: the latest
 
 
 class Top(NamedTuple):
@@ -96,8 +95,9 @@ def _top_alone(matrix: Array, root_weights: Array | None = None, job: bytes = b"
             solve(job, *room.arguments)
     (count, failed), first_end = room.status.tolist(), int(room.ends[0])
     value, vector = float(room.values[0]), room.vectors[0].copy()
-    if len(_kept.rooms) < MAX_KEPT_ROOMS:
-        _kept.rooms[n] = room
+    _kept.rooms[n] = room
+    if len(_kept.rooms) > MAX_KEPT_ROOMS:
+        del _kept.rooms[next(iter(_kept.rooms))]  # the one that was not used for longest
     # Of a tridiagonal matrix that falls apart LAPACK may count eigenvalues of several parts wrongly.
     if failed or count != 1 or (n > 1 and first_end != n) or not math.isfinite(value):
         return None
@@ -194,12 +194,11 @@ def _shifted(value: float, exponent: int) -> float:
         return math.inf
 
 
-def outer(factor: float, vector: Any) -> Any:
-    """(n, n) factor·vᵢ·vⱼ; on the host one number where all entries are equal, as weights are at first."""
-    if isinstance(vector, np.ndarray):
-        first = vector[0]
-        if np.count_nonzero(vector == first) == vector.size:
-            return factor * first * first
+def outer(factor: float, vector: Array) -> Array | float:
+    """(n, n) factor·vᵢ·vⱼ; one number where all entries are equal, as weights are at first."""
+    first = vector[0]
+    if np.count_nonzero(vector == first) == vector.size:
+        return float(factor * first * first)
     return (factor * vector)[:, None] * vector
 
 
@@ -241,11 +240,11 @@ class Bulk(NamedTuple):
     high: float  # near its end
 
 
-def bulk_of(matrix: Any, root_weights: Array) -> Bulk | None:
+def bulk_of(matrix: Array, root_weights: Array) -> Bulk | None:
     """By the mean and the variance of the eigenvalues; None where rounding is all there is."""
     weighted = root_weights > 0
     rank = max(int(np.count_nonzero(weighted)) - 1, 1)
-    diagonal, square = _diagonal_and_square(matrix)
+    diagonal, square = matrix.diagonal(), float(np.vdot(matrix, matrix))
     middle = float(diagonal.sum()) / rank
     width = math.sqrt(max(square / rank - middle * middle, 0.0))
     if not (middle > 0 and 0 < width < math.inf):  # rounding is all there is, or its squares overflow
@@ -254,11 +253,3 @@ def bulk_of(matrix: Any, root_weights: Array) -> Bulk | None:
     # Of a semicircle's eigenvalues five lie beyond this: a block of eight holds them.
     high = middle + max(2 - (24 / rank) ** (2 / 3), 1.0) * width
     return Bulk(weighted, diagonal, middle, width, low, high)
-
-
-def _diagonal_and_square(matrix: Any) -> tuple[Array, float]:
-    """The diagonal, and the sum of all squares; from a GPU by one transfer."""
-    if not is_tensor(matrix):
-        return matrix.diagonal(), float(np.vdot(matrix, matrix))
-    numbers = to_host_float64(joined((matrix.diagonal(), matrix.norm().reshape(1))))
-    return numbers[:-1], float(numbers[-1]) ** 2

@@ -291,7 +291,7 @@ def top_of_covariance(
     if settled and n > MAX_DENSE_ROWS:
         bulk = bulk_of(matrix, root_weights)
         if bulk is not None and bulk.high <= settled:
-            top = top_by_blocks(matrix, root_weights, start_of(start), settled, False, bulk)
+            top = top_by_blocks(matrix, root_weights, start_of(start), settled, bulk)
     if top is None and n > MAX_SOLVED_ROWS:
         top = top_of_large_matrix(matrix, start_of(start))
     top = top or top_dense(matrix, start, root_weights)

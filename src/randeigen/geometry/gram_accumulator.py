@@ -61,7 +61,8 @@ def measure(
     want: Statistic = Statistic.GRAM,
 ) -> tuple[Geometry, dict[int, str]]:
     """The geometry of all rows, and which rows could not be measured, with the reason."""
-    if kind == "auto" and rows.n <= min(rows.d, MAX_FEW_ROWS) and (rows.segment_columns or rows.d) >= rows.d:
+    few = rows.on_host and rows.n <= min(rows.d, MAX_FEW_ROWS)
+    if kind == "auto" and few and (rows.segment_columns or rows.d) >= rows.d:
         accumulator: Accumulator = GramAccumulator(rows.n, seed)
     else:
         from randeigen.geometry.choice import accumulator_for  # built on what is here
@@ -114,6 +115,7 @@ class GramAccumulator:
 
     block_multiple = 1
     copies_parts = True
+    most_compared = MAX_DENSE_ROWS  # rows up to which all pairs are compared before any are drawn
 
     def __init__(self, n: int, seed: int, segment: int = 0) -> None:
         self._coins = [seed, Stream.MEASUREMENT, *([segment] if segment else [])]
@@ -254,7 +256,7 @@ class GramAccumulator:
         if odd or np.count_nonzero(self.unusable):
             squares = np.where(self.unusable, math.nan, squares)
             squares[odd] = math.nan
-        elif self.n <= MAX_DENSE_ROWS and all_apart(squares, gram[:-1, :-1]):
+        elif self.n <= self.most_compared and all_apart(squares, gram[:-1, :-1]):
             return False
         i, j = self._generator_and_pairs[1]
         return is_offset(squares, squares[i] + squares[j] - 2 * gram[i, j])

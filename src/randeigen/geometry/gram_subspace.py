@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.backend.arrays import is_tensor, to_host_float64
-from randeigen.geometry.eigen import Operator, decomposed
+from randeigen.backend.arrays import is_tensor, joined, to_host_float64
+from randeigen.backend.batched import beside
+from randeigen.geometry.eigen import decomposed
 from randeigen.geometry.lanczos import upper_allowance
 from randeigen.types import Array
 
@@ -22,7 +23,7 @@ MAX_DIRECTIONS = 64  # kept from round to round; beyond that only the best
 KEPT_DIRECTIONS = 16
 MAX_PRODUCTS = 60  # for one set of weights
 MIN_NORM = 1e-6  # of a new direction, relative to what it was before the others were subtracted
-FIRST_STEPS, MAX_STEPS = 48, 192  # of Lanczos behind an upper bound: doubled until it is near enough
+STEPS = (48, 96, 192)  # of Lanczos behind an upper bound, until it is near enough
 MAX_RELATIVE_BEYOND = 0.05  # of the eigenvalue: how much too high an upper bound may be
 ROUNDING = 1e-12  # of a link between Lanczos vectors
 
@@ -35,49 +36,83 @@ class RitzDirection(NamedTuple):
 
 
 class GramSubspace:
-    """Grows until the top direction under the weights at hand lies in it, but for MAX_RESIDUAL."""
+    """Grows until the top direction under the weights at hand lies in it, but for MAX_RESIDUAL.
 
-    def __init__(self, product: Operator, start: Array) -> None:
-        self._product = product
-        self._images = np.zeros((start.size, 0))  # (n, q) G·a of each direction; these span all that is known
-        self._directions = np.zeros((start.size, 0))  # (n, q) with a'·G·b = 1 if a is b, else 0
-        self._start = start
+    All that has a number for each row is where the Gram matrix is, a tensor. A step makes one more direction
+    of the residual and one transfer, which says how large that was and what the subspace looks like with it.
+    """
+
+    def __init__(self, gram: Any, start: Array) -> None:
+        self._gram, self._start = gram, start
+        self._count = 0
+        # (q, n) combinations of rows with a'·G·b = 1 if a is b, else 0; and G·a of each: all that is known
+        self._directions, self._images = gram.new_zeros((2, MAX_DIRECTIONS + 1, len(start)))
 
     def top(self, w: Array) -> RitzDirection:
         """The top direction under weights that sum to 1."""
-        if not self._images.shape[1]:
-            self._extend(self._start, self._product(self._start))
-        value, projections = 0.0, np.zeros(w.size)
-        for _ in range(MAX_PRODUCTS if self._images.shape[1] else 0):
-            centred = self._images - w @ self._images
-            values, vectors = decomposed((centred.T * w) @ centred)
-            value, projections = float(values[-1]), centred @ vectors[:, -1]
+        weights = beside(w, self._gram)
+        if not self._count:
+            start = beside(self._start, self._gram)
+            self._extend(start, self._gram @ start)
+        if not self._count:
+            return RitzDirection(0.0, np.zeros(w.size))
+        shape = to_host_float64(self._covariance(weights))
+        for _ in range(MAX_PRODUCTS):
+            values, vectors = decomposed(shape)
+            value = float(values[-1])
             if not 0 < value < math.inf:
+                return RitzDirection(max(value, 0.0) if value < math.inf else value, np.zeros(w.size))
+            if self._count >= MAX_DIRECTIONS:
+                vectors = self._keep(vectors)
+            q, inner = self._count, beside(np.ascontiguousarray(vectors[:, -1]), self._gram)
+            projections = inner @ self._centred(weights)
+            residual = weights * projections - value * (inner @ self._directions[:q])
+            image = self._gram @ residual
+            norms = self._put(residual, image)
+            numbers = to_host_float64(joined((norms, self._covariance(weights, q + 1).reshape(-1))))
+            square, left = numbers[:2].tolist()
+            if math.sqrt(max(square, 0.0)) <= MAX_RESIDUAL * value or not self._is_new(square, left):
                 break
-            residual = w * projections - value * (self._directions @ vectors[:, -1])
-            image = self._product(residual)
-            if math.sqrt(max(float(residual @ image), 0.0)) <= MAX_RESIDUAL * value:
-                break
-            if self._images.shape[1] >= MAX_DIRECTIONS:
-                best = vectors[:, -KEPT_DIRECTIONS:]
-                self._images, self._directions = self._images @ best, self._directions @ best
-            if not self._extend(residual, image):
-                break
-        return RitzDirection(max(value, 0.0) if value < math.inf else value, projections)
+            self._count, shape = q + 1, numbers[2:].reshape(q + 1, q + 1)
+        return RitzDirection(value, to_host_float64(projections))
 
-    def _extend(self, direction: Array, image: Array) -> bool:
+    def _centred(self, weights: Any, count: int | None = None) -> Any:
+        """(q, n) what the rows have of each direction, from the weighted mean."""
+        images = self._images[: count or self._count]
+        return images - (images @ weights)[:, None]
+
+    def _covariance(self, weights: Any, count: int | None = None) -> Any:
+        """(q, q) the weighted covariance within the subspace."""
+        centred = self._centred(weights, count)
+        return (centred * weights) @ centred.T
+
+    def _keep(self, vectors: Array) -> Array:
+        """Only the best directions; the Ritz vectors in these."""
+        best = beside(np.ascontiguousarray(vectors[:, -KEPT_DIRECTIONS:].T), self._gram)
+        for each in (self._directions, self._images):
+            each[:KEPT_DIRECTIONS] = best @ each[: self._count]
+        self._count = KEPT_DIRECTIONS
+        return np.eye(KEPT_DIRECTIONS)
+
+    def _extend(self, direction: Any, image: Any) -> None:
         """One more direction, if it is one."""
-        square = float(direction @ image)
+        square, left = to_host_float64(self._put(direction, image)).tolist()
+        self._count += self._is_new(square, left)
+
+    def _put(self, direction: Any, image: Any) -> Any:
+        """A direction behind the others, less what it has of them: (2,) its squares before and after."""
+        q, square = self._count, direction @ image
         for _ in range(2):  # rounding lets old directions back in
-            shares = self._images.T @ direction
-            direction, image = direction - self._directions @ shares, image - self._images @ shares
-        left = float(direction @ image)
-        if not (left > MIN_NORM**2 * square > 0 and left < math.inf):
-            return False
-        norm = math.sqrt(left)
-        self._directions = np.column_stack((self._directions, direction / norm))
-        self._images = np.column_stack((self._images, image / norm))
-        return True
+            shares = self._images[:q] @ direction
+            direction = direction - shares @ self._directions[:q]
+            image = image - shares @ self._images[:q]
+        left = direction @ image
+        self._directions[q], self._images[q] = direction / left.sqrt(), image / left.sqrt()
+        return joined((square.reshape(1), left.reshape(1)))
+
+    @staticmethod
+    def _is_new(square: float, left: float) -> bool:
+        return bool(left > MIN_NORM**2 * square > 0 and left < math.inf)
 
 
 def upper_bound(gram: Any, w: Any, start: Any) -> float:
@@ -86,9 +121,9 @@ def upper_bound(gram: Any, w: Any, start: Any) -> float:
     By Lanczos from a secret start that is uniform among directions; it fails with a chance of at most
     FAILURE_PROBABILITY (`lanczos`). Nobody waits for a step before the next: only the coefficients are read.
     """
-    n, steps = w.shape[0], FIRST_STEPS
-    while True:
-        diagonals, links = lanczos_coefficients(gram, w, start, min(steps, n))
+    n, lanczos = w.shape[0], _Lanczos(gram, w, start)
+    for steps in STEPS:
+        diagonals, links = lanczos.coefficients(min(steps, n))
         largest = float(np.nanmax(np.maximum(abs(diagonals), links)))
         ends = np.flatnonzero(~(links > ROUNDING * largest))  # where the directions reached are all there are
         used = slice(int(ends[0]) + 1 if ends.size else links.size)
@@ -98,25 +133,39 @@ def upper_bound(gram: Any, w: Any, start: Any) -> float:
         if not top < math.inf:
             return math.inf
         beyond = upper_allowance(values, links[used], n)
-        if ends.size or steps >= min(n, MAX_STEPS) or beyond <= MAX_RELATIVE_BEYOND * top:
-            return max(top, 0.0) + beyond
-        steps *= 2
+        if ends.size or steps >= n or beyond <= MAX_RELATIVE_BEYOND * top:
+            break
+    return max(top, 0.0) + beyond
 
 
-def lanczos_coefficients(gram: Any, w: Any, start: Any, steps: int) -> tuple[Array, Array]:
-    """Diagonals and links of the weighted covariance in the orthonormal basis that Lanczos makes."""
-    root, with_mean = w**0.5, gram @ w
-    basis = gram.new_empty((steps + 1, w.shape[0])) if is_tensor(gram) else np.empty((steps + 1, w.size))
-    out = gram.new_empty((2, steps)) if is_tensor(gram) else np.empty((2, steps))
-    basis[0] = start / (start @ start) ** 0.5
-    for j in range(steps):
-        shares = root * basis[j]
-        image = gram @ shares - shares.sum() * with_mean
-        image = root * (image - w @ image)
-        out[0, j] = basis[j] @ image
-        for _ in range(2):
-            image = image - (basis[: j + 1] @ image) @ basis[: j + 1]
-        out[1, j] = (image @ image) ** 0.5
-        basis[j + 1] = image / out[1, j]
-    diagonals, links = to_host_float64(out)
-    return diagonals, links
+class _Lanczos:
+    """The weighted covariance in the orthonormal basis that Lanczos makes, step by step."""
+
+    def __init__(self, gram: Any, w: Any, start: Any) -> None:
+        n, root, shift = w.shape[0], w**0.5, gram @ w
+        shift = shift - w @ shift / 2
+        self._gram, self._root, self._done = gram, root, 0
+        # The covariance is diag(root)·gram·diag(root) less what these two lines make of it.
+        empty = gram.new_empty if is_tensor(gram) else np.empty
+        self._lines = empty((2, n))
+        self._lines[0], self._lines[1] = root, root * shift
+        self._basis, self._out = empty((STEPS[-1] + 1, n)), empty((2, STEPS[-1]))
+        self._basis[0] = start / (start @ start) ** 0.5
+
+    def coefficients(self, steps: int) -> tuple[Array, Array]:
+        """Diagonals and links after so many steps; those of earlier ones are kept."""
+        lines, basis, out = self._lines, self._basis, self._out
+        for j in range(self._done, steps):
+            earlier = basis[: j + 1]
+            image = self._root * (self._gram @ (self._root * basis[j]))
+            shares = lines @ basis[j]
+            image = image - shares[1] * lines[0] - shares[0] * lines[1]
+            shares = earlier @ image
+            out[0, j] = shares[j]
+            image = image - shares @ earlier
+            image = image - (earlier @ image) @ earlier  # once more: rounding lets old directions back in
+            out[1, j] = (image @ image) ** 0.5
+            basis[j + 1] = image / out[1, j]
+        self._done = steps
+        diagonals, links = to_host_float64(out[:, :steps])
+        return diagonals, links

@@ -222,10 +222,10 @@ def is_offset(squared_norms: Array, squared_distances: Array) -> bool:
 
 def all_apart(squared_norms: Array, inner_products: Array) -> bool:
     """Whether no two rows are so near that `is_offset` could hold, whichever pairs it is shown."""
-    between = squared_norms[:, None] + squared_norms
-    between -= 2 * inner_products
-    between.reshape(-1)[:: squared_norms.size + 1] = math.inf
-    return bool(median(squared_norms) <= OFFSET_RATIO * between.min())
+    half = squared_norms / 2
+    between = half[:, None] + half - inner_products  # half of the squared distances
+    between.reshape(-1)[:: half.size + 1] = math.inf
+    return bool(median(half) <= OFFSET_RATIO * between.min())
 
 
 def _finite(values: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.batched import DeviceCloud
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.rules._sorted_columns import SortedColumns, mean_of_nearest, median
 from randeigen.rules.base import Facts, Rule, mean_of, single_row, smallest
@@ -46,8 +47,7 @@ class Bulyan(Rule):
         """Even weights on the rows that Krum picks; of each column the β numbers nearest their median."""
         _check_bulyan_rows(geometry.n, f)
         live = np.flatnonzero(geometry.prior_weights)  # a row without prior weight is never picked
-        apart = geometry.squared_distances()[np.ix_(live, live)]
-        picked = live[_bulyan_selection(apart, f, min(geometry.n - 2 * f, live.size))]
+        picked = live[_picked(geometry, live, f, min(geometry.n - 2 * f, live.size))]
         weights = np.zeros(geometry.n)
         weights[picked] = 1 / picked.size
         verdict = Verdict(weights, Stop.DIRECT, notes=(f"Krum picked {picked.size} of {geometry.n} rows",))
@@ -59,6 +59,16 @@ class Bulyan(Rule):
             f=picked.size - beta,
         )
         return Decision(verdict, nearest)
+
+
+def _picked(geometry: Geometry, live: Index, f: int, count: int) -> Index:
+    """Which of the live rows Krum picks; by a GPU, where it has all of them."""
+    apart, picked = geometry.squared_distances(), None
+    if live.size < geometry.n:
+        apart = apart[np.ix_(live, live)]
+    elif isinstance(geometry, DeviceCloud):
+        picked = geometry.pick_by_krum(apart, f, count)
+    return _bulyan_selection(apart, f, count) if picked is None else np.sort(picked)
 
 
 def _check_bulyan_rows(n: int, f: int) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from randeigen.backend.arrays import median
-from randeigen.backend.batched import BatchVerdict, GeometryBatch
+from randeigen.backend.batched import BatchVerdict, DeviceCloud, GeometryBatch, SoftFilter
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import bound, corruptible
 from randeigen.rules.base import Facts, Rule, normalised, scores_in_variances
@@ -28,9 +28,7 @@ MIN_RELATIVE_WEIGHT = 0.05
 ISOTROPY_TOLERANCE = 1.1
 # SHARPNESS and RESTORED_FACTOR were chosen on the grid of docs/departures.md; nearby values do about as well.
 SHARPNESS = 1.5  # a row loses the fraction (distance / largest distance) ** SHARPNESS of its weight
-RESTORED_FACTOR = (
-    1.5  # weights times this, up to the prior one: a row that kept two thirds gets all of it back
-)
+RESTORED_FACTOR = 1.5  # weights times this, up to the prior one: two thirds are made a whole again
 # Rows that are each far out in a direction of their own are removed one a round. After the patient rounds,
 # more than ordinary clouds take, each further one takes an equal part of the weight that may still go. Above
 # MANY_ROWS rows, where rounds are expensive, this begins sooner: measured biases stay what they were.
@@ -86,8 +84,12 @@ class RandEigen(Rule):
         far = far_outliers(geometry, f)
         w = np.where(far, 0.0, geometry.prior_weights) if np.count_nonzero(far) else geometry.prior_weights
         floor, pace = _floor(geometry.prior_weights, f), 0.0
-        many = geometry.n > MANY_ROWS
-        patient, hurried = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if many else PATIENT_AND_HURRIED_ROUNDS
+        patient, hurried, *_ = constants = soft_filter(geometry.n)
+        if isinstance(geometry, DeviceCloud) and self.removal == "soft":
+            from randeigen.rules.randeigen_on_device import verdict_of  # built on what is here
+
+            if rounds := geometry.filtered_rounds(f, constants):
+                return Decision(verdict_of(rounds, geometry, w, f, far))
         history = FilterHistory(geometry, w, f, far)
         for past in range(patient + hurried + 1):
             total = float(w.sum())
@@ -119,6 +121,13 @@ class RandEigen(Rule):
         from randeigen.rules import randeigen_batched  # which takes its constants from here
 
         return randeigen_batched.decide_each(batch, f) if self.removal == "soft" else None
+
+
+def soft_filter(n: int) -> SoftFilter:
+    """The constants of the rounds, for n rows."""
+    rounds = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if n > MANY_ROWS else PATIENT_AND_HURRIED_ROUNDS
+    constants = FAR_OUTLIER_RATIO, ISOTROPY_TOLERANCE, NEGLIGIBLE_WEIGHT, RESTORED_FACTOR, MIN_RELATIVE_WEIGHT
+    return SoftFilter(*rounds, *constants)
 
 
 def coins_for(rule: Rule, seed: int) -> np.random.Generator:

@@ -13,7 +13,6 @@ from randeigen.backend.batched import (
     GeometryBatch,
     Indices,
     Numbers,
-    SoftFilter,
     TopDirections,
     along,
     in_order,
@@ -23,15 +22,12 @@ from randeigen.backend.batched import (
 )
 from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.rules.randeigen import (
-    FAR_OUTLIER_RATIO,
     ISOTROPY_TOLERANCE,
-    MANY_ROWS,
     MIN_RELATIVE_WEIGHT,
     NEGLIGIBLE_WEIGHT,
-    PATIENT_AND_HURRIED_ROUNDS,
-    PATIENT_AND_HURRIED_ROUNDS_OF_MANY,
     RESTORED_FACTOR,
     SHARPNESS,
+    soft_filter,
 )
 from randeigen.rules.zhu_batched import far_outliers_of_each
 from randeigen.types import Stop
@@ -50,10 +46,9 @@ class _Round(NamedTuple):
 
 def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     """What `RandEigen.decide` makes of each cloud, with soft removal."""
-    xp, many = namespace(batch.prior_weights), batch.n > MANY_ROWS
-    rounds_at_most = PATIENT_AND_HURRIED_ROUNDS_OF_MANY if many else PATIENT_AND_HURRIED_ROUNDS
-    constants = FAR_OUTLIER_RATIO, ISOTROPY_TOLERANCE, NEGLIGIBLE_WEIGHT, RESTORED_FACTOR, MIN_RELATIVE_WEIGHT
-    if at_once := batch.filtered(f, SoftFilter(*rounds_at_most, *constants)):
+    xp, constants = namespace(batch.prior_weights), soft_filter(batch.n)
+    rounds_at_most = constants.patient, constants.hurried
+    if at_once := batch.filtered(f, constants):
         return BatchVerdict(at_once[0], _in_words(at_once[1]), at_once[2])
     prior = xp.where(far_outliers_of_each(batch, f), 0.0, batch.prior_weights)
     if xp is not np or f == 0:

@@ -79,7 +79,7 @@ def gram(
     base, rows, align = addresses_of(block)
     plan = _plan(device, block.dtype, n, lengths_of(block), pivot, align, shape)
     steps, side = plan.steps, plan.side
-    grams = torch.zeros((plan.readers, side, side), dtype=torch.float64, device=device)
+    grams = torch.empty((plan.readers, side, side), dtype=torch.float64, device=device)
     total = torch.empty((n + 1, n + 1), dtype=torch.float64, device=device)
     plan.multiply(
         rows, steps.lengths, steps.before, plan.pairs, grams, base, steps.leaves, n, side,
@@ -122,6 +122,8 @@ def _plan(
     copies = readers * segments
     together = min(256, triton.next_power_of_2(copies))
     entries = ENTRIES_AT_ONCE // together
+    while together < copies and entries > 1 and (n + 1) ** 2 < entries * processors(device):
+        together, entries = 2 * together, entries // 2  # few entries of many copies, for all processors
     collect = Launch(
         collect_kernel, (triton.cdiv((n + 1) ** 2, entries),), device,
         {"ONE_TILE": tiles == 1, "TILE": shape.tile, "ROWS": shape.rows, "COPIES": together,

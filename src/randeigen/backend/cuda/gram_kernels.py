@@ -95,16 +95,18 @@ def gram_kernel(
     out = grams + tile + (line[:, None] * side + line[None, :])
     stride = readers * STEP  # from one step of this reader to the next
     whole = tl.zeros((TILE, TILE), tl.float32)
-    done = 0
+    done, stored = 0, 0  # nothing is in the matrix at first, not even zeros
     for leaf in range(1 if ONE_LEAF else leaves):
         length = tl.load(lengths + leaf)
         first = (reader + readers - tl.load(steps_before + leaf) % readers) % readers * STEP
         row = pointers + leaf * n
         for begin in range(first, length, stride.to(tl.int64) * MOST):
             if done >= MOST:
-                tl.store(out, tl.load(out) + whole.to(tl.float64))
+                tl.store(
+                    out, tl.load(out, mask=stored + 0 * line[:, None] > 0, other=0.0) + whole.to(tl.float64)
+                )
                 whole = tl.zeros((TILE, TILE), tl.float32)
-                done = 0
+                done, stored = 0, 1
             left = length - begin
             full = tl.minimum((left + stride - STEP) // stride, MOST).to(tl.int32)
             at = tl.multiple_of(begin, STEP)
@@ -133,7 +135,7 @@ def gram_kernel(
                     PIVOT, SPLIT, ONE_TILE, True, TILE, SEGMENTS, STRIP, STRIPS,
                 )  # fmt: skip
             done += full + 1
-    tl.store(out, tl.load(out) + whole.to(tl.float64))
+    tl.store(out, tl.load(out, mask=stored + 0 * line[:, None] > 0, other=0.0) + whole.to(tl.float64))
 
 
 @jit(do_not_specialize=["copies", "n", "lines"])

@@ -3,7 +3,7 @@
 What `rules.randeigen_batched` does by some hundred launches a round is here one for all rounds. Top
 directions come from squaring, as in `geometry.batched_eigen` and with its bound, λ ≤ tr(A^N)^(1/N). A power
 of trace 1 has the trace Σ pᵢ² when it is squared: once that is 1, one direction is left, and no more
-squarings are made. Order statistics are found by ranks, from all pairs of rows.
+squarings are made.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,6 +13,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from randeigen.backend.batched import SoftFilter, TopDirections
+from randeigen.backend.cuda.filter_steps import (
+    averaged,
+    away_from_median,
+    heaviest,
+    kept_of,
+    median_of,
+    removed,
+    rounding_of,
+    stop_of,
+    without_far,
+)
 from randeigen.backend.cuda.language import Launch, jit, tl, triton
 
 MAX_SQUARINGS = 20  # eigenvalues that are not told apart by then are equal to four digits
@@ -67,35 +78,6 @@ def _empty_tops(weights: Any) -> TopDirections:
 
 
 @jit
-def _rank(line, column, i, counted):
-    """(LINES,) how many counted numbers are before each: lower, or equal and further up."""
-    before = (column[None, :] < line[:, None]) | (
-        (column[None, :] == line[:, None]) & (i[None, :] < i[:, None])
-    )
-    return before & counted[None, :]
-
-
-@jit
-def _median(values, i, counted):
-    """The median of those counted."""
-    rank = tl.sum(_rank(values, values, i, counted).to(tl.int32), 1)
-    count = tl.sum(counted.to(tl.int32), 0)
-    low = tl.sum(tl.where(counted & (rank == (count - 1) // 2), values, 0.0), 0)
-    high = tl.sum(tl.where(counted & (rank == count // 2), values, 0.0), 0)
-    return (low + high) / 2
-
-
-@jit
-def _heaviest(w, i, n, f):
-    """The shares of the f largest weights, and of the others."""
-    inside = i < n
-    rank = tl.sum(_rank(-w, -w, i, inside).to(tl.int32), 1)
-    held = tl.sum(tl.where(inside & (rank < f), w, 0.0), 0)
-    rest = tl.sum(tl.where(inside & (rank >= f), w, 0.0), 0)
-    return tl.where(rest > 0, held / (held + rest), 1.0), tl.where(rest > 0, rest / (held + rest), 0.0)
-
-
-@jit
 def _top(gram, w, i, centring, rounding, one_left, SQUARINGS: tl.constexpr):
     """Variance, allowance, projections on the top direction, and what each row alone adds."""
     row, column = i[:, None], i[None, :]
@@ -136,42 +118,6 @@ def _top(gram, w, i, centring, rounding, one_left, SQUARINGS: tl.constexpr):
     return value, allowance, projections, own, mean_square
 
 
-@jit
-def _away(projections, w, i):
-    """(LINES,) the distance of each row from the weighted median, over the largest of them."""
-    live = w > 0
-    before = _rank(projections, projections, i, live)
-    rank = tl.sum(before.to(tl.int32), 1)
-    sums = tl.sum(tl.where(before, w[None, :], 0.0), 1) + w
-    total = tl.sum(w, 0)
-    tie = 1e-12 * total
-    low = tl.sum((live & (sums < total / 2 - tie)).to(tl.int32), 0)
-    high = tl.sum((live & (sums < total / 2 + tie)).to(tl.int32), 0)
-    high = tl.minimum(high, tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0))
-    middle = tl.sum(tl.where(live & (rank == low), projections, 0.0), 0)
-    middle = (middle + tl.sum(tl.where(live & (rank == high), projections, 0.0), 0)) / 2
-    away = tl.where(live, tl.abs(projections - middle), 0.0)
-    furthest = tl.max(away, 0)
-    return away / tl.where(furthest > 0, furthest, 1.0)
-
-
-@jit
-def _hurried(share, out, w, i, pace):
-    """At least that share, and of the rows furthest out as much as makes the loss `pace`."""
-    live = w > 0
-    before = _rank(-out, -out, i, live)
-    rank = tl.sum(before.to(tl.int32), 1)
-    sums = tl.sum(tl.where(before, w[None, :], 0.0), 1) + w
-    at = tl.sum((live & (sums < pace)).to(tl.int32), 0)
-    at = tl.minimum(at, tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0))
-    last = tl.sum(tl.where(live & (rank == at), out, 0.0), 0)
-    held = tl.sum(tl.where(live & (out > last), w, 0.0), 0)
-    among = tl.sum(tl.where(live & (out == last), w, 0.0), 0)
-    part = tl.minimum(tl.maximum(pace - held, 0.0) / among, 1.0)
-    taken = tl.where(out > last, 1.0, tl.where(out == last, part, 0.0))
-    return tl.maximum(share, tl.where(live, taken, 0.0))
-
-
 @jit(do_not_specialize=["n", "f", "patient", "hurried"])
 def _filter_kernel(
     grams, priors, weights, variances, projections, typicals, allowances, stops, n, f,
@@ -186,13 +132,10 @@ def _filter_kernel(
     gram = tl.load(grams + cloud * n * n + row * n + column, mask=(row < n) & (column < n), other=0.0)
     prior = tl.load(priors + cloud * n + i, mask=i < n, other=0.0)
     squares = tl.sum(tl.where(row == column, gram, 0.0), 1)
-    far = (i < n) & (squares > far_ratio * _median(squares, i, i < n))
-    few = (tl.sum(far.to(tl.int32), 0) <= f) & (tl.max(tl.where(far, 0.0, prior), 0) > 0)
     total = tl.sum(prior, 0)
-    held, others = _heaviest(prior, i, n, f)
+    held, _others = heaviest(prior, i, n, f)
     least_weight = tl.maximum(total - 2 * held * total, total / n)
-    prior = tl.where(far & few, 0.0, prior)
-    total = tl.sum(prior, 0)
+    prior = without_far(squares, prior, i, n, f, far_ratio)
     w, least = prior, total * 0.0 + float("inf")
     summed, counted, pace = prior * 0.0, total * 0.0, total * 0.0
     past, stop = 0, 0
@@ -200,57 +143,27 @@ def _filter_kernel(
         variance, allowance, projected, own, mean_square = _top(
             gram, w, i, centring, rounding, one_left, SQUARINGS
         )
-        left = tl.sum(w, 0)
-        hidden = precision * mean_square + floor
-        tiny = (mean_square < smallest) & (tl.max(tl.where(w > 0, squares, 0.0), 0) > 0)
-        hidden += tl.where(tiny, underflow, 0.0)
-        held, others = _heaviest(w, i, n, f)
-        ratio = held / tl.where(others > 0, others, 1.0)
-        bound = tl.sqrt(ratio * tl.maximum(variance + hidden, 0.0))
-        bound = tl.where(held <= 0, 0.0, tl.where(others > 0, bound, float("inf")))
-        # The average of the rounds, of which the least bound so far has the weight (left/total)².
-        factor = tl.where((least < float("inf")) & (bound > 0), bound / least, 0.0)
-        factor = factor * factor * factor * factor
-        factor = tl.where(bound < least, factor * factor, 1.0)
-        least = tl.minimum(least, bound)
-        count = least / tl.where(bound > 0, bound, 1.0)
-        count = count * count * count * count
-        count = count * count * (left / total) * (left / total)
-        usual = (least > 0) & (least < float("inf"))
-        count = tl.where(usual, count, tl.where(bound <= least, 1.0, 0.0))
-        summed = summed * factor + count * tl.minimum(prior, restored * w)
-        counted = counted * factor + count
-        room = left - least_weight
-        away = _away(projected, w, i)
-        share = away * tl.sqrt(away)
-        live = tl.sum((w > 0).to(tl.int32), 0)
-        typical = _median(own, i, w > 0)
-        stop = tl.where(room <= negligible * left, 5, 0)
-        stop = tl.where(variance <= isotropy * typical, 4, stop)
-        stop = tl.where((variance <= hidden) | (tl.max(share, 0) <= 0), 3, stop)
-        stop = tl.where(live < 2, 2, stop)
-        stop = tl.where(f == 0, 1, stop)
+        hidden = rounding_of(mean_square, w, squares, smallest, underflow, precision, floor)
+        summed, counted, least = averaged(
+            summed, counted, least, variance, hidden, w, prior, i, n, f, restored
+        )
+        room = tl.sum(w, 0) - least_weight
+        away = away_from_median(projected, w, i)
+        typical = median_of(own, i, w > 0)
+        stop = stop_of(variance, typical, hidden, away, w, room, f, isotropy, negligible)
         if stop == 0:
             if past == patient:
                 pace = room / hurried
-            removal = tl.minimum(pace, room)
-            if tl.sum(w * share, 0) < removal:
-                out = tl.maximum(away * away, tl.maximum(own, 0.0) / variance)
-                share = _hurried(share, tl.where(w > 0, out, -1.0), w, i, removal)
-            share = share * tl.minimum(room / tl.sum(w * share, 0), 1.0)
-            w = w * (1 - share)
-            w = tl.where(w > negligible * tl.max(w, 0), w, 0.0)
+            w = removed(w, away, own, variance, i, room, tl.minimum(pace, room), negligible)
         past += 1
-    average = summed / counted
-    kept = average / tl.where(prior > 0, prior, 1.0)
-    average = tl.where(kept > least_kept * tl.max(kept, 0), average, 0.0)
+    average = kept_of(summed / counted, prior, least_kept)
     variance, allowance, projected, own, mean_square = _top(
         gram, average, i, centring, rounding, one_left, SQUARINGS
     )
     tl.store(weights + cloud * n + i, average / tl.sum(average, 0), mask=i < n)
     tl.store(projections + cloud * n + i, projected, mask=i < n)
     tl.store(variances + cloud, variance)
-    tl.store(typicals + cloud, _median(own, i, average > 0))
+    tl.store(typicals + cloud, median_of(own, i, average > 0))
     tl.store(allowances + cloud, allowance)
     tl.store(stops + cloud, stop)
 
@@ -269,5 +182,5 @@ def _top_kernel(
     variance, allowance, projected, own, _ = _top(gram, w, i, centring, rounding, one_left, SQUARINGS)
     tl.store(projections + cloud * n + i, projected, mask=i < n)
     tl.store(variances + cloud, variance)
-    tl.store(typicals + cloud, _median(own, i, w > 0))
+    tl.store(typicals + cloud, median_of(own, i, w > 0))
     tl.store(allowances + cloud, allowance)

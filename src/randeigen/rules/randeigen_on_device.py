@@ -1,0 +1,47 @@
+"""RandEigen's verdict from rounds that a GPU went through: what `FilterHistory` makes of them one by one."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+
+from randeigen.backend.batched import FilterRounds
+from randeigen.certificate import bound
+from randeigen.rules.base import normalised
+from randeigen.rules.randeigen_batched import STOPS
+from randeigen.types import Array, Geometry, Mask, Verdict
+
+EXACT = 1e-12  # of a variance: LAPACK's own rounding, for which nothing is allowed either
+
+
+def verdict_of(rounds: FilterRounds, geometry: Geometry, prior: Array, f: int, far: Mask) -> Verdict:
+    """The verdict on rows of these prior weights, those far out without any."""
+    weights, variances = rounds.weights, rounds.variances.tolist()
+    w, allowance = weights[-1], float(rounds.allowances[-1])
+    bounds = [bound(geometry, each, f, top) for each, top in zip(weights, variances, strict=True)]
+    if allowance > EXACT * variances[-1]:
+        bounds[-1] = bound(geometry, w, f, variances[-1] + allowance)
+    dropped_in_round, scores = np.zeros(w.size, np.intp), np.zeros(w.size)
+    if len(weights) > 2:
+        losses = (
+            weights[:-2] - weights[1:-1]
+        )  # in each round but the last, which takes nothing; then the average
+        most = losses.argmax(axis=0)
+        lost = (losses.max(axis=0) > 0) & (w < prior)
+        own = rounds.projections[most, np.arange(w.size)] ** 2 / rounds.variances[most]
+        dropped_in_round, scores = (
+            np.where(lost, most + 1, 0),
+            np.where(lost, np.minimum(own, sys.float_info.max), 0.0),
+        )
+    return Verdict(
+        normalised(w),
+        STOPS[rounds.stop],
+        spreads=tuple(geometry.scale * math.sqrt(each) for each in variances),
+        bounds=tuple(bounds),
+        answer_round=len(bounds) - 1,
+        dropped_in_round=dropped_in_round,
+        scores=scores,
+        far_outliers=far,
+    )

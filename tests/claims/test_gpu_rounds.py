@@ -1,0 +1,115 @@
+"""RandEigen's rounds and Bulyan's picks that a GPU goes through by itself are those of the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen.geometry import measure
+from randeigen.geometry.device_gram import DeviceGramGeometry
+from randeigen.geometry.few_device_rows import FilteredGram
+from randeigen.geometry.gram import GramGeometry
+from randeigen.rows import as_rows
+from randeigen.rules import Bulyan, RandEigen
+from randeigen.types import Verdict
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.gpu
+
+# Kernels of float32 are compiled for every few sizes; float64 needs none.
+FEW_ROWS = [(4, "float32"), (30, "float32"), (33, "float64"), (50, "float64"), (64, "float32")]
+FEW_ROWS += [(65, "float64"), (100, "float32"), (100, "bfloat16"), (128, "float64")]
+HUNDREDS_OF_ROWS = [(129, "float64"), (161, "float64"), (300, "float32"), (300, "float64"), (1000, "float32")]
+CLOUDS = ("round", "shifted", "far out", "each in a direction of its own", "of many sizes", "equal", "twins")
+
+
+def cloud(kind: str, n: int, d: int = 3000) -> np.ndarray:
+    rng = np.random.default_rng(n)
+    rows = rng.standard_normal((n, d))
+    if kind == "shifted":
+        rows[: max(n // 7, 1)] += 0.5
+    elif kind == "far out":
+        rows[0] *= 1e9
+    elif kind == "each in a direction of its own":
+        rows = np.eye(n, d) * 1.2 ** np.arange(n)[:, None]
+    elif kind == "of many sizes":
+        rows *= rng.lognormal(0, 1, (n, 1))
+    elif kind == "equal":
+        rows[:] = rows[0]
+    elif kind == "twins":
+        rows[1::2] = rows[: 2 * (n // 2) : 2]
+    return rows
+
+
+def on_host(geometry: Any) -> GramGeometry:
+    return GramGeometry(
+        geometry.gram if isinstance(geometry.gram, np.ndarray) else geometry.gram.cpu().numpy(),
+        geometry.prior_weights, geometry.start, precision=geometry.precision, floor=geometry.floor,
+    )  # fmt: skip
+
+
+def verdict_on(geometry: Any, f: int) -> Verdict:
+    return RandEigen(f=f).weigh(geometry, f, np.random.default_rng(0))
+
+
+def same(here: Verdict, there: Verdict, n: int) -> None:
+    assert (here.stop, here.rounds) == (there.stop, there.rounds)
+    np.testing.assert_allclose(here.weights, there.weights, atol=1e-7 / n)
+    np.testing.assert_allclose(here.bounds, there.bounds, rtol=1e-7)
+    np.testing.assert_allclose(here.scores, there.scores, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "dtype"), FEW_ROWS)
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_rounds_in_one_launch_are_the_hosts(
+    kind: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = torch.from_numpy(cloud(kind, n)).to("cuda", getattr(torch, dtype))
+    geometry, f = measure(as_rows(rows))[0], max(n // 7, 1)
+    there = verdict_on(on_host(geometry), f)
+    if kind in ("round", "shifted"):  # and nothing is found on the host
+        assert isinstance(geometry, FilteredGram)
+        monkeypatch.setattr(GramGeometry, "_top", None)
+    same(verdict_on(geometry, f), there, n)
+
+
+def test_prior_weights_count_in_these_rounds() -> None:
+    rows = torch.from_numpy(cloud("shifted", 90)).cuda()
+    prior = np.random.default_rng(0).random(90) + 0.2
+    geometry = measure(as_rows(rows))[0].with_prior_weights(prior)
+    same(verdict_on(geometry, 10), verdict_on(on_host(geometry), 10), 90)
+
+
+@pytest.mark.parametrize(("n", "dtype"), HUNDREDS_OF_ROWS)
+@pytest.mark.parametrize("kind", ["round", "shifted", "far out", "of many sizes"])
+def test_rounds_of_hundreds_of_rows_are_the_hosts(kind: str, n: int, dtype: str) -> None:
+    rows = torch.from_numpy(cloud(kind, n)).to("cuda", getattr(torch, dtype))
+    geometry, f = measure(as_rows(rows))[0], n // 9
+    if kind != "far out":
+        assert isinstance(geometry, DeviceGramGeometry)
+    same(verdict_on(geometry, f), verdict_on(on_host(geometry), f), n)
+
+
+@pytest.mark.parametrize("n", [20, 50, 100, 200, 256, 300])
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_bulyan_picks_the_same_rows(kind: str, n: int) -> None:
+    rows = torch.from_numpy(cloud(kind, n)).cuda()
+    geometry, f = measure(as_rows(rows))[0], (n - 3) // 5
+    picked = [
+        Bulyan(f=f).decide(each, f, np.random.default_rng(0)).verdict
+        for each in (geometry, on_host(geometry))
+    ]
+    assert picked[0] is not None
+    assert picked[1] is not None
+    np.testing.assert_array_equal(picked[0].weights, picked[1].weights)
+
+
+def test_offset_rows_and_hostile_numbers_go_the_usual_way() -> None:
+    rows = torch.from_numpy(cloud("shifted", 80)).float().cuda() + 1e4
+    rows[3, 7], rows[4, 9], rows[5] = float("nan"), float("inf"), 1e30
+    here, there = (randeigen.aggregate(each, f=15, seed=0) for each in (rows, rows.cpu()))
+    np.testing.assert_allclose(here.weights, there.weights, atol=1e-4)
+    assert here.bias_bound == pytest.approx(there.bias_bound, rel=1e-3)
