@@ -144,5 +144,12 @@ class BatchVerdict(NamedTuple):
     """What a rule made of p clouds."""
 
     weights: Numbers  # (p, n) each line sums to 1
-    stops: tuple[str, ...]  # why it ended, p of them
+    codes: Indices  # (p,) why it ended, by the number of the reason
     tops: TopDirections  # under these weights
+    reasons: tuple[str, ...]
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Why it ended, in words, p of them."""
+        codes = self.codes if isinstance(self.codes, np.ndarray) else self.codes.cpu().numpy()
+        return tuple(np.array(self.reasons, object)[codes].tolist())

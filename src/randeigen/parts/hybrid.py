@@ -33,7 +33,7 @@ from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain
 from randeigen.source import Judgement
-from randeigen.types import Array, Geometry, Index
+from randeigen.types import Array, Geometry, Index, Mask
 
 STANDS_OUT = 3.0  # measured: docs/partitions.md
 WORTHWHILE = 0.5
@@ -134,12 +134,33 @@ class HybridJudge:
 
         scaled, fits = self.inner.in_unit(pieces)
         batch, sound = measured_pieces(scaled, rng, in_float64=True)
+        if batch.has_kernel() and (at_once := self._at_once(batch, most, fits)):
+            done, sound = at_once
+            for k in np.flatnonzero(~sound).tolist():
+                done += self._alone(alone(k), most, k)
+            return done
         sound = sound & beside(fits, scaled)
         good = where_true(sound)
         done = self._standing_out(batch.take(good), most, as_host(good), alone) if len(good) else []
         for k in np.flatnonzero(~as_host(sound)).tolist():
             done += self._alone(alone(k), most, k)
         return done
+
+    def _at_once(
+        self, batch: GramBatch | PointBatch, most: float, fits: Mask
+    ) -> tuple[list[tuple[Index, Judged]], Mask] | None:
+        """Those that stand out, by a GPU's kernels that judge all; and which were measured well."""
+        before = batch.top_directions(batch.prior_weights * beside(self.inner.prior, batch.prior_weights))
+        judged = self.inner.batch(batch)
+        if judged is None:
+            return None
+        sound = fits & ~np.isnan(judged.variances)
+        variances = as_host(before.variances)
+        out = np.flatnonzero(sound & (variances > most * most))
+        own = out[self._worthwhile(judged.take(out.tolist()), variances[out])].tolist() if out.size else []
+        if not own:
+            return [], sound
+        return [(np.array(own), judged.take(own)._replace(gram=batch.summed_gram(own)))], sound
 
     def geometries(self, parts: dict[int, GramGeometry], widths: Any) -> list[tuple[Index, Judged]]:
         """Those of the parts measured in pass 1 that stand out."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from randeigen.backend.batched import SoftFilter, TopDirections
-from randeigen.backend.cuda.language import Launch, jit, tl, triton
+from randeigen.backend.cuda.language import Launch, jit, kept_launch, tl, triton
+from randeigen.backend.cuda.order_statistics import before, heaviest, median, with_rank
 
 MAX_SQUARINGS = 20  # eigenvalues that are not told apart by then are equal to four digits
 ONE_LEFT = 1e-6  # of the trace of a power: what all other directions have together; squared it is nothing
@@ -54,8 +55,8 @@ def top_directions(gram: Any, weights: Any, centring: float, eigenvalue: float) 
 
 
 def _launch(kernel: Any, gram: Any) -> Launch:
-    constants = {"LINES": max(16, triton.next_power_of_2(gram.shape[1])), "SQUARINGS": MAX_SQUARINGS}
-    return Launch(kernel, (len(gram),), gram.device, constants, num_warps=WARPS, maxnreg=REGISTERS)
+    constants = ("LINES", max(16, triton.next_power_of_2(gram.shape[1]))), ("SQUARINGS", MAX_SQUARINGS)
+    return kept_launch(kernel, len(gram), gram.device, constants, num_warps=WARPS, maxnreg=REGISTERS)
 
 
 def _empty_tops(weights: Any) -> TopDirections:
@@ -64,35 +65,6 @@ def _empty_tops(weights: Any) -> TopDirections:
 
     line = torch.empty_like(weights[:, 0])
     return TopDirections(line, torch.empty_like(weights), torch.empty_like(line), torch.empty_like(line))
-
-
-@jit
-def _rank(line, column, i, counted):
-    """(LINES,) how many counted numbers are before each: lower, or equal and further up."""
-    before = (column[None, :] < line[:, None]) | (
-        (column[None, :] == line[:, None]) & (i[None, :] < i[:, None])
-    )
-    return before & counted[None, :]
-
-
-@jit
-def _median(values, i, counted):
-    """The median of those counted."""
-    rank = tl.sum(_rank(values, values, i, counted).to(tl.int32), 1)
-    count = tl.sum(counted.to(tl.int32), 0)
-    low = tl.sum(tl.where(counted & (rank == (count - 1) // 2), values, 0.0), 0)
-    high = tl.sum(tl.where(counted & (rank == count // 2), values, 0.0), 0)
-    return (low + high) / 2
-
-
-@jit
-def _heaviest(w, i, n, f):
-    """The shares of the f largest weights, and of the others."""
-    inside = i < n
-    rank = tl.sum(_rank(-w, -w, i, inside).to(tl.int32), 1)
-    held = tl.sum(tl.where(inside & (rank < f), w, 0.0), 0)
-    rest = tl.sum(tl.where(inside & (rank >= f), w, 0.0), 0)
-    return tl.where(rest > 0, held / (held + rest), 1.0), tl.where(rest > 0, rest / (held + rest), 0.0)
 
 
 @jit
@@ -140,16 +112,16 @@ def _top(gram, w, i, centring, rounding, one_left, SQUARINGS: tl.constexpr):
 def _away(projections, w, i):
     """(LINES,) the distance of each row from the weighted median, over the largest of them."""
     live = w > 0
-    before = _rank(projections, projections, i, live)
-    rank = tl.sum(before.to(tl.int32), 1)
-    sums = tl.sum(tl.where(before, w[None, :], 0.0), 1) + w
+    earlier = before(projections, projections, i, live)
+    rank = tl.sum(earlier.to(tl.int32), 1)
+    sums = tl.sum(tl.where(earlier, w[None, :], 0.0), 1) + w
     total = tl.sum(w, 0)
     tie = 1e-12 * total
     low = tl.sum((live & (sums < total / 2 - tie)).to(tl.int32), 0)
     high = tl.sum((live & (sums < total / 2 + tie)).to(tl.int32), 0)
     high = tl.minimum(high, tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0))
-    middle = tl.sum(tl.where(live & (rank == low), projections, 0.0), 0)
-    middle = (middle + tl.sum(tl.where(live & (rank == high), projections, 0.0), 0)) / 2
+    middle = with_rank(projections, rank, live, low) + with_rank(projections, rank, live, high)
+    middle = middle / 2
     away = tl.where(live, tl.abs(projections - middle), 0.0)
     furthest = tl.max(away, 0)
     return away / tl.where(furthest > 0, furthest, 1.0)
@@ -159,12 +131,12 @@ def _away(projections, w, i):
 def _hurried(share, out, w, i, pace):
     """At least that share, and of the rows furthest out as much as makes the loss `pace`."""
     live = w > 0
-    before = _rank(-out, -out, i, live)
-    rank = tl.sum(before.to(tl.int32), 1)
-    sums = tl.sum(tl.where(before, w[None, :], 0.0), 1) + w
+    earlier = before(-out, -out, i, live)
+    rank = tl.sum(earlier.to(tl.int32), 1)
+    sums = tl.sum(tl.where(earlier, w[None, :], 0.0), 1) + w
     at = tl.sum((live & (sums < pace)).to(tl.int32), 0)
     at = tl.minimum(at, tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0))
-    last = tl.sum(tl.where(live & (rank == at), out, 0.0), 0)
+    last = with_rank(out, rank, live, at)
     held = tl.sum(tl.where(live & (out > last), w, 0.0), 0)
     among = tl.sum(tl.where(live & (out == last), w, 0.0), 0)
     part = tl.minimum(tl.maximum(pace - held, 0.0) / among, 1.0)
@@ -186,10 +158,10 @@ def _filter_kernel(
     gram = tl.load(grams + cloud * n * n + row * n + column, mask=(row < n) & (column < n), other=0.0)
     prior = tl.load(priors + cloud * n + i, mask=i < n, other=0.0)
     squares = tl.sum(tl.where(row == column, gram, 0.0), 1)
-    far = (i < n) & (squares > far_ratio * _median(squares, i, i < n))
+    far = (i < n) & (squares > far_ratio * median(squares, i, i < n))
     few = (tl.sum(far.to(tl.int32), 0) <= f) & (tl.max(tl.where(far, 0.0, prior), 0) > 0)
     total = tl.sum(prior, 0)
-    held, others = _heaviest(prior, i, n, f)
+    held, others = heaviest(prior, i, n, f)
     least_weight = tl.maximum(total - 2 * held * total, total / n)
     prior = tl.where(far & few, 0.0, prior)
     total = tl.sum(prior, 0)
@@ -204,7 +176,7 @@ def _filter_kernel(
         hidden = precision * mean_square + floor
         tiny = (mean_square < smallest) & (tl.max(tl.where(w > 0, squares, 0.0), 0) > 0)
         hidden += tl.where(tiny, underflow, 0.0)
-        held, others = _heaviest(w, i, n, f)
+        held, others = heaviest(w, i, n, f)
         ratio = held / tl.where(others > 0, others, 1.0)
         bound = tl.sqrt(ratio * tl.maximum(variance + hidden, 0.0))
         bound = tl.where(held <= 0, 0.0, tl.where(others > 0, bound, float("inf")))
@@ -224,7 +196,7 @@ def _filter_kernel(
         away = _away(projected, w, i)
         share = away * tl.sqrt(away)
         live = tl.sum((w > 0).to(tl.int32), 0)
-        typical = _median(own, i, w > 0)
+        typical = median(own, i, w > 0)
         stop = tl.where(room <= negligible * left, 5, 0)
         stop = tl.where(variance <= isotropy * typical, 4, stop)
         stop = tl.where((variance <= hidden) | (tl.max(share, 0) <= 0), 3, stop)
@@ -250,7 +222,7 @@ def _filter_kernel(
     tl.store(weights + cloud * n + i, average / tl.sum(average, 0), mask=i < n)
     tl.store(projections + cloud * n + i, projected, mask=i < n)
     tl.store(variances + cloud, variance)
-    tl.store(typicals + cloud, _median(own, i, average > 0))
+    tl.store(typicals + cloud, median(own, i, average > 0))
     tl.store(allowances + cloud, allowance)
     tl.store(stops + cloud, stop)
 
@@ -269,5 +241,5 @@ def _top_kernel(
     variance, allowance, projected, own, _ = _top(gram, w, i, centring, rounding, one_left, SQUARINGS)
     tl.store(projections + cloud * n + i, projected, mask=i < n)
     tl.store(variances + cloud, variance)
-    tl.store(typicals + cloud, _median(own, i, w > 0))
+    tl.store(typicals + cloud, median(own, i, w > 0))
     tl.store(allowances + cloud, allowance)
