@@ -1,6 +1,6 @@
 """Parts judged by the kernels of a GPU as Triton's interpreter runs them, against the same parts on a CPU.
 
-    TRITON_INTERPRET=1 python -m pytest tests/parts/test_kernels_interpreted.py
+TRITON_INTERPRET=1 python -m pytest tests/parts/test_kernels_interpreted.py
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS, WIDTH = 12, 35
 
 
 def rows_in_parts(n: int, dtype: str) -> np.ndarray:
-    """Ordinary parts, and some of every kind that the rule ends differently in, or that need another pivot."""
+    """Ordinary parts, and some of every kind that the rule ends differently in or that need another pivot."""
     rng = np.random.default_rng(n)
     rows = rng.standard_normal((PARTS, n, WIDTH))
     few = max(n // 5, 1)
@@ -53,9 +53,7 @@ def on_kernels(rows: np.ndarray, monkeypatch: Any, **options: Any) -> Any:
     with monkeypatch.context() as patch:
         for module in (gram_batch, combining, hybrid):
             patch.setattr(module, "in_kernels", in_kernels)
-        patch.setattr(
-            combining, "as_host_array", lambda block: torch.from_numpy(np.ascontiguousarray(block))
-        )
+        patch.setattr(combining, "as_host_array", lambda block: torch.from_numpy(np.ascontiguousarray(block)))
         return randeigen.aggregate(rows, seed=0, **options)
 
 

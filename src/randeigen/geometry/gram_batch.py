@@ -26,7 +26,7 @@ from randeigen.backend.batched import (
 )
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS, has_small_kernels
 from randeigen.backend.device_blocks import in_kernels
-from randeigen.geometry.batched_eigen import ROUNDING, Tops
+from randeigen.geometry.batched_eigen import MAX_SQUARED_ROWS, ROUNDING, Tops
 from randeigen.geometry.cloud_batch import Centred, CloudBatch
 from randeigen.geometry.gram import (
     CENTRING_ROUNDING,
@@ -231,10 +231,11 @@ def _measured(pieces: Any, three: list[int], pairs: tuple[Indices, ...]) -> tupl
 
 def as_batch(geometries: Sequence[GramGeometry]) -> GramBatch:
     """Exact geometries of the same rows in one unit, as one batch in this unit."""
+    first = geometries[0]
     return GramBatch(
         np.stack([each.gram[:-1, :-1] for each in geometries]),
         np.stack([each.prior_weights for each in geometries]),
-        geometries[0].start.T,
+        first.start.T if first.n > MAX_SQUARED_ROWS else np.empty((0, first.n)),  # of few powers are made
         max(each.precision for each in geometries),
         max(each.floor for each in geometries),
     )

@@ -119,20 +119,29 @@ class Combining:
         """
         answer, pending = rows.answer(), _Pending()
         sums: dict[int, WeightedSum] = {}
+        kept = None
         if self.partition.hybrid:
-            sums[KEPT] = self._weighted_sum(self._scale * self._default, sizes[KEPT])
+            kept = sums[KEPT] = self._weighted_sum(self._scale * self._default, sizes[KEPT])
         rounding = 0.0
         with np.errstate(all="ignore"):
             for columns, block in as_matrices(rows.blocks()):
-                block = as_host_array(block)
+                block, filled = as_host_array(block), False
+                if kept is not None:  # most columns keep the weights of the whole rows: all are written first
+                    cast = kept.into(answer.memory_for(columns, block), block)
+                    filled = cast is not None
+                    rounding = math.hypot(rounding, cast or 0.0)
                 for run in self.partition.within(columns):
                     start, stop = max(run.start, columns.start), min(run.stop, columns.stop)
                     piece = block[:, start - columns.start : stop - columns.start]
                     if run.times > 1:
                         for at, whole in pending.parts(run, start, piece):
-                            written = self._run(run, at, whole, judge, sums.get(KEPT))
-                            error = answer.write(slice(at, at + whole.shape[1]), written)
-                            rounding = math.hypot(rounding, error)
+                            here = slice(at, at + whole.shape[1])
+                            out = answer.memory_for(here, whole) if filled and at >= columns.start else None
+                            written = self._run(run, at, whole, judge, kept, out)
+                            if out is None:
+                                rounding = math.hypot(rounding, answer.write(here, written))
+                        continue
+                    if filled and math.isnan(self.bounds[run.part]):  # it has no weights of its own
                         continue
                     weights = self.scales[run.part] * self.weights[run.part]
                     if run.part not in sizes:
@@ -153,8 +162,13 @@ class Combining:
         weights[self.usable] = usable_weights
         return WeightedSum(weights, self.usable, size)
 
-    def _run(self, run: Run, start: int, block: Block, judge: PartsJudge, kept: WeightedSum | None) -> Any:
-        """The answer for whole parts of a run from a column on; `kept` sums those without own weights."""
+    def _run(
+        self, run: Run, start: int, block: Block, judge: PartsJudge, kept: WeightedSum | None, out: Any
+    ) -> Any:
+        """The answer for whole parts of a run from a column on; `kept` sums those without own weights.
+
+        `out`: memory that holds these sums already, if there is.
+        """
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
         each = numbers_of_cloud(n, w)
@@ -183,7 +197,7 @@ class Combining:
             self._rounding.append(group.error)
         if kept is None:
             return joined([group.answer for group in groups]) if len(groups) > 1 else groups[0].answer
-        answer = kept(block)
+        answer = kept(block) if out is None else out
         for group in (group for group in groups if group.judged):
             own = group.first - first + np.concatenate([index for index, _ in group.judged])
             lines = group.answer.reshape(-1, w)

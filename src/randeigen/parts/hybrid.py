@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, like
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, like, median
 from randeigen.backend.batched import beside, stacked, where_true
 from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
 from randeigen.backend.device_blocks import in_kernels
@@ -219,6 +219,5 @@ class HybridJudge:
 
 def _allowed(geometry: Geometry, w: Array, columns: int) -> float:
     """The deviation that `STANDS_OUT` allows a column, by the median row's distance from the mean."""
-    apart = geometry.squared_distances() @ w
-    from_mean = np.maximum(apart - w @ apart / 2, 0.0)
-    return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns)
+    from_mean = geometry.squared_distances_from_mean(w)
+    return math.sqrt(STANDS_OUT * median(from_mean[w > 0]) / columns)
