@@ -151,7 +151,10 @@ class Combining:
                         continue
                     if run.part not in sums:
                         sums[run.part] = self._weighted_sum(weights, sizes[run.part])
-                    rounding = math.hypot(rounding, answer.write(slice(start, stop), sums[run.part](piece)))
+                    here, weighted_sum = slice(start, stop), sums[run.part]
+                    cast = weighted_sum.into(answer.memory_for(here, piece), piece)
+                    cast = answer.write(here, weighted_sum(piece)) if cast is None else cast
+                    rounding = math.hypot(rounding, cast)
                 if progress:
                     progress("averaging", columns.stop, rows.d)
         self._rounding += [rounding, *(each.rounding_error(0.0) for each in sums.values())]

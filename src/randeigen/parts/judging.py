@@ -192,19 +192,17 @@ class Judge:
         if held > 0 and others > 0 and scale:
             bound = judgement.bias_bound / scale / unit
             variance = max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0)
-        batch = as_batch([cloud])
-        judged = _judged(batch, w, np.array([variance]), (str(judgement.verdict.stop),))
         with np.errstate(all="ignore"):
-            trace = float(batch.centred(w).row_variances.sum())
-        if not is_plain(cloud) or not math.isfinite(trace):
-            judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
-        # The variance holds its rounding already; what rounding hides of the influence is added to it.
-        rounding = np.array([cloud.rounding_error(w[0])])
-        return judged._replace(
-            variances=np.array([variance]),
+            inner = less_mean(cloud.gram[:-1, :-1], w[0])
+            known = is_plain(cloud) and math.isfinite(float(w[0] @ inner.diagonal()))
+        return Judged(
+            weights=w,
             scales=np.array([scale]),
-            rounding=rounding,
+            variances=np.array([variance]),  # which holds its rounding already
+            rounding=np.array([cloud.rounding_error(w[0])]),  # what it hides of the influence
+            influence=lambda factors: influence_of(inner, w[0], factors, known),
             to_mean=np.array([distance_to_mean(replace(cloud, scale=1.0), w[0], scale)]),
+            stops=np.array([str(judgement.verdict.stop)], object),
         )
 
     def measured(self, piece: Any, part: int) -> GramGeometry:
@@ -216,6 +214,19 @@ class Judge:
         with np.errstate(all="ignore"):
             accumulator.add(slice(0, piece.shape[1]), piece)
             return accumulator.geometry_in(self.exponent)
+
+
+def less_mean(inner: Array, w: Array) -> Array:
+    """Inner products of rows less their mean under weights that sum to 1."""
+    to_mean = inner @ w
+    to_mean -= w @ to_mean / 2
+    return np.asarray(inner - to_mean[:, None] - to_mean)
+
+
+def influence_of(inner: Array, w: Array, factors: Array, known: bool) -> Array:
+    """Of one cloud, whose (n, n) inner products are those of the rows less their mean; inf if not `known`."""
+    counted = w * math.sqrt(float(factors[0]))
+    return inner * (counted[:, None] * counted) if known else np.full_like(inner, math.inf)
 
 
 def works_in_float32(pieces: Any) -> bool:

@@ -19,7 +19,7 @@ from randeigen.part_certificate import SMALLEST_SQUARE, held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.combining import KEPT, Combining
 from randeigen.parts.hybrid import HybridJudge
-from randeigen.parts.judging import Judge
+from randeigen.parts.judging import Judge, influence_of, less_mean
 from randeigen.parts.measuring import NARROW, MeasuredParts, exponent_of
 from randeigen.pipeline import Options, judge, refuse_changes
 from randeigen.prior_weights import prior_weights_of
@@ -168,11 +168,7 @@ def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -
     if not columns:
         return
     rounding = 2 * cloud.rounding_error(w)  # that of the whole, and of what is subtracted
-    inner, roots = cloud.gram[:-1, :-1] - combining.gram, np.sqrt(w)
-    to_mean = inner @ w
-    to_mean -= w @ to_mean / 2
-    inner -= to_mean[:, None]
-    inner -= to_mean  # now of the rows less their mean
+    inner, roots = less_mean(cloud.gram[:-1, :-1] - combining.gram, w), np.sqrt(w)
     covariance = inner * (roots[:, None] * roots)
     top, known = math.inf, bool(np.isfinite(covariance).all()) and cloud.beyond is None
     if known:
@@ -189,13 +185,13 @@ def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -
     if held > 0 and others > 0 and scale and whole.bias_bound is not None:  # no part varies more than all
         bound = whole.bias_bound / scale / cloud.scale
         top = min(top, max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0))
-
-    def influence(factors: Array) -> Array:
-        counted = w * math.sqrt(float(factors[0]))
-        return inner * (counted[:, None] * counted) if known else np.full_like(inner, math.inf)
-
     combining.union.add(
-        w[None], np.array([top]), influence, np.array([rounding]), np.array([columns]), np.array([scale])
+        w[None],
+        np.array([top]),
+        lambda factors: influence_of(inner, w, factors, known),
+        np.array([rounding]),
+        np.array([columns]),
+        np.array([scale]),
     )
 
 
