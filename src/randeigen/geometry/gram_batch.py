@@ -166,6 +166,11 @@ class GramBatch(CloudBatch):
         """(n, n) the inner products of some clouds, added up."""
         return np.asarray(as_host(self.gram[index].sum(0)))
 
+    def few_on_host(self, index: list[int]) -> GramBatch:
+        """Some of the clouds in main memory, each row with the same prior weight."""
+        gram = as_host(self.gram[index])
+        return replace(self, gram=gram, prior_weights=np.ones_like(gram[:, 0]))
+
     def on_host(self) -> GramBatch:
         """The same in main memory; none of its rows is `beyond`."""
         gram, prior, start = (as_host(each) for each in (self.gram, self.prior_weights, self.start))

@@ -134,7 +134,8 @@ class HybridJudge:
 
         scaled, fits = self.inner.in_unit(pieces)
         batch, sound = measured_pieces(scaled, rng, in_float64=True)
-        if batch.has_kernel() and (at_once := self._at_once(batch, most, fits)):
+        at_once = self._at_once(batch, most, fits) if isinstance(batch, GramBatch) else None
+        if at_once is not None:
             done, sound = at_once
             for k in np.flatnonzero(~sound).tolist():
                 done += self._alone(alone(k), most, k)
@@ -147,9 +148,11 @@ class HybridJudge:
         return done
 
     def _at_once(
-        self, batch: GramBatch | PointBatch, most: float, fits: Mask
+        self, batch: GramBatch, most: float, fits: Mask
     ) -> tuple[list[tuple[Index, Judged]], Mask] | None:
-        """Those that stand out, by a GPU's kernels that judge all; and which were measured well."""
+        """Those that stand out, by a GPU's kernels that judge all, and which were measured well; or None."""
+        if not batch.has_kernel():
+            return None
         before = batch.top_directions(batch.prior_weights * beside(self.inner.prior, batch.prior_weights))
         judged = self.inner.batch(batch)
         if judged is None:
@@ -160,7 +163,14 @@ class HybridJudge:
         own = out[self._worthwhile(judged.take(out.tolist()), variances[out])].tolist() if out.size else []
         if not own:
             return [], sound
-        return [(np.array(own), judged.take(own)._replace(gram=batch.summed_gram(own)))], sound
+        of_own = judged.take(own)
+        if len(own) > MAX_HOST_PARTS:
+            return [(np.array(own), of_own._replace(gram=batch.summed_gram(own)))], sound
+        few = batch.few_on_host(own)
+        of_own = of_own._replace(
+            gram=few.gram.sum(0), influence=lambda factors: few.influence(of_own.weights, factors)
+        )
+        return [(np.array(own), of_own)], sound
 
     def geometries(self, parts: dict[int, GramGeometry], widths: Any) -> list[tuple[Index, Judged]]:
         """Those of the parts measured in pass 1 that stand out."""
