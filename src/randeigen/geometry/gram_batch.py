@@ -190,14 +190,13 @@ def measured_batch(
     three = rng.choice(n, 3, replace=False)
     if in_float64 and in_kernels(pieces):  # which read float32 and multiply in float64
         gram = _measured_as_they_lie(pieces, three, pairs)
-        sound = gram[:, 0, 0] == gram[:, 0, 0]
+        first = gram[:, 0, 0]
+        sound = first == first
     else:
         pairs = tuple(beside(each, pieces) for each in pairs)
         cut = slices_of(pieces, in_float64)
         measured = [_measured(some, three.tolist(), pairs) for some in cut]
-        gram, sound = (
-            measured[0] if len(measured) == 1 else (stacked(each) for each in zip(*measured, strict=True))
-        )
+        gram, sound = (stacked(each) for each in zip(*measured, strict=True))
     size = 8 if in_float64 else pieces.dtype.itemsize
     # Of a GPU's matrices powers are made, which need no directions to start from.
     start = rng.standard_normal((START_DIRECTIONS, n))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import GramBatch, as_batch, product_of_each, slices_of
 from randeigen.geometry.point_batch import PointBatch, measured_pieces, numbers_of_cloud
-from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
+from randeigen.part_certificate import Held, bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain
 from randeigen.source import Judgement
@@ -174,9 +175,13 @@ class HybridJudge:
 
     def geometries(self, parts: dict[int, GramGeometry], widths: Any) -> list[tuple[Index, Judged]]:
         """Those of the parts measured in pass 1 that stand out."""
-        done = []
+        done, w = [], self.inner.prior
         for part, geometry in parts.items():
-            done += self._alone(geometry, self.deviation * math.sqrt(float(widths[part])), part)
+            most = self.deviation * math.sqrt(float(widths[part]))
+            # Along all directions together there is no less variance than along one.
+            if is_plain(geometry) and w @ geometry.squared_distances_from_mean(w) <= most * most:
+                continue
+            done += self._alone(geometry, most, part)
         return done
 
     def _alone(self, geometry: GramGeometry, most: float, part: int) -> list[tuple[Index, Judged]]:
@@ -220,9 +225,13 @@ class HybridJudge:
         own = np.flatnonzero(self._worthwhile(judged, variances)).tolist()
         return [(numbers[own], judged.take(own)._replace(gram=batch.summed_gram(own)))] if own else []
 
+    @cached_property
+    def _held(self) -> Held:
+        """By the heaviest rows, under the weights of the whole rows."""
+        return held_by_heaviest(self.inner.prior[None], max(self.inner.assumed.f, 1))
+
     def _worthwhile(self, judged: Judged, variances: Array) -> Any:
-        f = max(self.inner.assumed.f, 1)
-        before = bounds_of_parts(held_by_heaviest(self.inner.prior[None], f), variances)
+        f, before = max(self.inner.assumed.f, 1), bounds_of_parts(self._held, variances)
         after = bounds_of_parts(held_by_heaviest(as_host(judged.weights), f), judged.variances)
         return judged.scales * after < WORTHWHILE * before
 

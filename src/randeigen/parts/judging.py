@@ -115,7 +115,9 @@ class Judge:
             if judged is None:
                 return left, False
             known = ~np.isnan(judged.variances)
-            if known.any():
+            if known.all():
+                done.append((left, judged))
+            elif known.any():
                 done.append((left[known], judged.take(np.flatnonzero(known).tolist())))
             return left[~known], True
         good = where_true(sound)
