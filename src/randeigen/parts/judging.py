@@ -24,7 +24,7 @@ from randeigen.types import Array, Index, Mask
 
 MAX_ROW_EXPONENT = 440  # rows of larger numbers than 2**this in the judge's unit are too long to be squared
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
-MIN_BATCHED_PARTS = 3  # parts: fewer are judged sooner one after the other
+MIN_BATCHED_PARTS = 5  # parts: fewer are judged sooner one after the other
 # Rows or columns, whichever are fewer: larger parts are judged sooner one after the other in main memory.
 MAX_BATCHED_SIZE = 160
 
