@@ -81,13 +81,16 @@ class Union:
         rounding: Array,
         columns: Array,
         scales: Array | float = 1.0,
+        held: Held | None = None,
     ) -> Array:
         """Some parts: (p, n) weights, (p,) top variances with all that they may lack; the bound of each part.
 
         `influence` gives Σₚ cₚ·(Gram matrix of the rows wₚᵢ·(xₚᵢ − μₚ)) for (p,) factors c; `rounding` is
-        (p,) what rounding may hide of a variance, `columns` (p,) how many columns each part has.
+        (p,) what rounding may hide of a variance, `columns` (p,) how many columns each part has, `held` what
+        the f heaviest rows hold, if that is known.
         """
-        held = Held(*(to_host_float64(each) for each in held_by_heaviest(weights, self._f)))
+        if held is None:
+            held = Held(*(to_host_float64(each) for each in held_by_heaviest(weights, self._f)))
         with np.errstate(all="ignore"):
             # An answer of 0, whatever was sent, is not moved.
             moves = np.broadcast_to(scales, len(weights)) > 0

@@ -88,6 +88,8 @@ class Partition:
 
     def without_short_runs(self) -> Partition:
         """The same parts; runs too short to be worth judging together are cut into their parts."""
+        if all(run.times == 1 or run.times >= MIN_RUN_PARTS for run in self.runs):
+            return self
         runs = [
             one
             for run in self.runs
@@ -99,7 +101,7 @@ class Partition:
         ]
         return Partition(tuple(runs), self.labels, self.hybrid)
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many parts there are."""
         return sum(count for _, count, _ in self.labels)

@@ -321,7 +321,7 @@ def test_tensors_on_a_device_take_the_same_way() -> None:
     )
     np.testing.assert_allclose(of_tensors.weights, of_arrays.weights, atol=1e-9)
     np.testing.assert_allclose(of_tensors.variances, of_arrays.variances, rtol=1e-9)
-    assert of_tensors.stops == of_arrays.stops
+    assert of_tensors.stops.tolist() == of_arrays.stops.tolist()
 
 
 @pytest.mark.parametrize("most_on_host", [0, 64])

@@ -15,6 +15,7 @@ from randeigen.partition import Partition
 from randeigen.parts import combining
 from randeigen.parts.hybrid import HybridJudge
 from randeigen.parts.judging import Judge
+from randeigen.parts.sums import in_float32
 from randeigen.rules.base import Assumed
 
 N, WORDS, WIDTH = 20, 300, 16
@@ -135,9 +136,9 @@ def test_sums_of_float32_are_as_near_as_they_say(
     apart[0] = 0.0
     tops = np.linalg.eigvalsh(np.einsum("pnv,pn,pnw->pvw", apart, shares, apart))[:, -1]
     with np.errstate(all="ignore"):
-        found = combining._in_float32(pieces, weights, np.maximum(tops, 0.0))
+        found = in_float32(pieces, weights, np.maximum(tops, 0.0))
     if offset == 1.0 and size in (1e-10, 1.0) and width > 1:
-        found_without = combining._in_float32(pieces[1:], weights[1:], tops[1:])
+        found_without = in_float32(pieces[1:], weights[1:], tops[1:])
         assert found_without is not None, "ordinary sums are made by float32"
     if found is not None:
         sums, error = found

@@ -138,12 +138,18 @@ def medians(values: Numbers, counted: Flags | None = None) -> Numbers:
 
 
 def beside(values: Any, like: Any) -> Any:
-    """A numpy array in the other's library and on its device, in its own dtype."""
-    return values if isinstance(like, np.ndarray) else namespace(like).as_tensor(values, device=like.device)
+    """A numpy array in the other's library and on its device, in its own dtype; nobody waits for it."""
+    if isinstance(like, np.ndarray):
+        return values
+    if isinstance(values, np.ndarray):
+        values = namespace(like).from_numpy(np.ascontiguousarray(values))
+    return values.to(like.device, non_blocking=True)  # a copy of ordinary memory is taken before it begins
 
 
 def stacked(batches: Sequence[Any]) -> Any:
-    """Several batches as one, along their first axis."""
+    """Several batches as one, along their first axis; a single one as it is."""
+    if len(batches) == 1:
+        return batches[0]
     xp = namespace(batches[0])
     return np.concatenate(batches) if xp is np else xp.cat(batches)
 
@@ -167,5 +173,12 @@ class BatchVerdict(NamedTuple):
     """What a rule made of p clouds."""
 
     weights: Numbers  # (p, n) each line sums to 1
-    stops: tuple[str, ...]  # why it ended, p of them
+    codes: Indices  # (p,) why it ended, by the number of the reason
     tops: TopDirections  # under these weights
+    reasons: tuple[str, ...]
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Why it ended, in words, p of them."""
+        codes = self.codes if isinstance(self.codes, np.ndarray) else self.codes.cpu().numpy()
+        return tuple(np.array(self.reasons, object)[codes].tolist())

@@ -12,6 +12,7 @@ import numpy as np
 
 from randeigen.backend.arrays import as_float64, as_host, middle_of_three
 from randeigen.backend.batched import (
+    BatchVerdict,
     Flags,
     Indices,
     Numbers,
@@ -19,15 +20,13 @@ from randeigen.backend.batched import (
     TopDirections,
     along,
     beside,
-    medians,
     namespace,
-    sorted_lines,
     stacked,
     where_true,
 )
 from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS, has_small_kernels
 from randeigen.backend.device_blocks import in_kernels
-from randeigen.geometry.batched_eigen import ROUNDING, Tops
+from randeigen.geometry.batched_eigen import MAX_SQUARED_ROWS, ROUNDING, Tops
 from randeigen.geometry.cloud_batch import Centred, CloudBatch
 from randeigen.geometry.gram import (
     CENTRING_ROUNDING,
@@ -37,8 +36,9 @@ from randeigen.geometry.gram import (
     GramGeometry,
 )
 from randeigen.geometry.gram_accumulator import LARGEST_EXACT_SQUARE, MAX_PIVOTS, SMALLEST_EXACT_SQUARE
+from randeigen.geometry.near_pivots import central_rows, is_near_by_pairs
 from randeigen.geometry.products import OFFSET_RATIO, PANEL_ROWS, columns_at_once, random_pairs, rounding
-from randeigen.types import Array
+from randeigen.types import Array, Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +100,32 @@ class GramBatch(CloudBatch):
     def filtered(self, f: int, rule: SoftFilter) -> tuple[Numbers, Indices, TopDirections] | None:
         if not self.has_kernel():
             return None
-        from randeigen.backend.cuda.spectral_filter import Limits, filtered
+        from randeigen.backend.cuda.spectral_filter import filtered
 
-        limits = Limits(
+        return filtered(self.gram, self.prior_weights, f, rule, self._limits())
+
+    def _limits(self) -> Any:
+        from randeigen.backend.cuda.spectral_filter import Limits
+
+        return Limits(
             CENTRING_ROUNDING, ROUNDING, SMALLEST_MEAN_SQUARE, UNDERFLOW, self.precision, self.floor
         )
-        return filtered(self.gram, self.prior_weights, f, rule, limits)
+
+    def facts(self, verdict: BatchVerdict, corrupt: int) -> Any:
+        """What must be known of each verdict in main memory, `VerdictFacts`, by one transfer from a GPU.
+
+        Those of clouds that were not measured well are NaN. `corrupt` rows are the heaviest.
+        """
+        from randeigen.backend.cuda.part_verdicts import facts_of
+
+        return facts_of(self.gram, verdict.weights, verdict.tops, verdict.codes, corrupt, self._limits())
 
     def influence(self, weights: Numbers, factors: Numbers) -> Numbers:
         """(n, n) the Gram matrices of the rows wᵢ·(xᵢ − μ), added up over all clouds, times their factors."""
+        if self.has_kernel():
+            from randeigen.backend.cuda.part_verdicts import influence
+
+            return influence(self.gram, weights, as_host(factors))
         spread = where_true(self._mean_squares(weights) != 0)  # all others have their rows at the mean
         some = slice(None) if len(spread) == self.p else spread
         gram, w = self.gram[some], weights[some] / weights[some].sum(1)[:, None]
@@ -149,6 +166,11 @@ class GramBatch(CloudBatch):
         """(n, n) the inner products of some clouds, added up."""
         return np.asarray(as_host(self.gram[index].sum(0)))
 
+    def few_on_host(self, index: list[int]) -> GramBatch:
+        """Some of the clouds in main memory, each row with the same prior weight."""
+        gram = as_host(self.gram[index])
+        return replace(self, gram=gram, prior_weights=np.ones_like(gram[:, 0]))
+
     def on_host(self) -> GramBatch:
         """The same in main memory; none of its rows is `beyond`."""
         gram, prior, start = (as_host(each) for each in (self.gram, self.prior_weights, self.start))
@@ -164,21 +186,21 @@ def measured_batch(
     others are nearest to. Some pieces at a time, `in_float64` if that is asked for.
     """
     _, n, width = pieces.shape
-    pairs = tuple(beside(each, pieces) for each in random_pairs(n, rng))
-    three = rng.choice(n, 3, replace=False).tolist()
-    as_they_lie = in_float64 and in_kernels(pieces)  # which read float32 and multiply in float64
-    cut = [pieces] if as_they_lie else slices_of(pieces, in_float64)
-    measured = [_measured(some, three, pairs, as_they_lie) for some in cut]
-    gram, sound = (
-        measured[0] if len(measured) == 1 else (stacked(each) for each in zip(*measured, strict=True))
-    )
+    pairs = random_pairs(n, rng)
+    three = rng.choice(n, 3, replace=False)
+    if in_float64 and in_kernels(pieces):  # which read float32 and multiply in float64
+        gram = _measured_as_they_lie(pieces, three, pairs)
+        first = gram[:, 0, 0]
+        sound = first == first
+    else:
+        pairs = tuple(beside(each, pieces) for each in pairs)
+        cut = slices_of(pieces, in_float64)
+        measured = [_measured(some, three.tolist(), pairs) for some in cut]
+        gram, sound = (stacked(each) for each in zip(*measured, strict=True))
     size = 8 if in_float64 else pieces.dtype.itemsize
-    batch = GramBatch(
-        gram,
-        namespace(gram).ones_like(gram[:, 0]),
-        beside(rng.standard_normal((START_DIRECTIONS, n)), gram),
-        rounding(n, width, size),
-    )
+    # Of a GPU's matrices powers are made, which need no directions to start from.
+    start = rng.standard_normal((START_DIRECTIONS, n))
+    batch = GramBatch(gram, namespace(gram).ones_like(gram[:, 0]), start, rounding(n, width, size))
     return batch, sound
 
 
@@ -192,40 +214,32 @@ def slices_of(pieces: Any, in_float64: bool) -> Iterator[Any]:
         yield as_float64(some) if in_float64 and some.dtype.itemsize < 8 else some
 
 
-def _measured(
-    pieces: Any, three: list[int], pairs: tuple[Indices, ...], as_they_lie: bool
-) -> tuple[Numbers, Flags]:
+def _measured(pieces: Any, three: list[int], pairs: tuple[Indices, ...]) -> tuple[Numbers, Flags]:
     """(p, n, n) inner products, and (p,) whether they are sound."""
-    if as_they_lie:
-        rows = beside(np.array(three), pieces).repeat(len(pieces), 1)
-        gram, fits = _measured_as_they_lie(rows, pieces)
-    else:
-        gram, fits = _measured_from(middle_of_three(*(pieces[:, i] for i in three)), pieces)
-    near = _is_near_by_pairs(gram, pairs)
+    gram, fits = _measured_from(middle_of_three(*(pieces[:, i] for i in three)), pieces)
+    near = is_near_by_pairs(gram, pairs)
     again = where_true(fits & ~near)
     for _ in range(MAX_PIVOTS):
         if not len(again):
             break
-        centre, sound = _centres(gram[again])
+        centre, sound = central_rows(gram[again])
         near[again] = sound
         again, centre = again[~sound], centre[~sound]
         if not len(again):
             break
         some = pieces[again]
-        if as_they_lie:
-            gram[again], fits[again] = _measured_as_they_lie(centre[:, None].repeat(1, 3), some)
-        else:
-            gram[again], fits[again] = _measured_from(along(some, centre[:, None, None])[:, 0], some)
+        gram[again], fits[again] = _measured_from(along(some, centre[:, None, None])[:, 0], some)
         again = again[fits[again]]
     return gram, fits & near
 
 
 def as_batch(geometries: Sequence[GramGeometry]) -> GramBatch:
     """Exact geometries of the same rows in one unit, as one batch in this unit."""
+    first = geometries[0]
     return GramBatch(
         np.stack([each.gram[:-1, :-1] for each in geometries]),
         np.stack([each.prior_weights for each in geometries]),
-        geometries[0].start.T,
+        first.start.T if first.n > MAX_SQUARED_ROWS else np.empty((0, first.n)),  # of few powers are made
         max(each.precision for each in geometries),
         max(each.floor for each in geometries),
     )
@@ -253,14 +267,15 @@ def product_of_each(some: Any) -> Any:
     return out
 
 
-def _measured_as_they_lie(three: Indices, pieces: Any) -> tuple[Numbers, Flags]:
-    """The same from the middle of three rows, (p, 3), by a GPU's kernel that reads the pieces themselves."""
-    from randeigen.backend.cuda.part_kernels import grams
+def _measured_as_they_lie(pieces: Any, three: Index, pairs: tuple[Index, Index]) -> Numbers:
+    """`_measured` by a GPU's kernel that reads the pieces themselves; what is not sound is NaN."""
+    from randeigen.backend.cuda.part_grams import PivotLimits, grams
 
-    gram, unlike = grams(pieces, three)
-    squares = namespace(gram).einsum("pii->pi", gram)
-    fits = (squares < min(LARGEST_EXACT_SQUARE[8], 1e300)).all(1)
-    return gram, fits & ~((squares < SMALLEST_EXACT_SQUARE[8]) & (unlike > 0)).any(1)
+    n = pieces.shape[1]
+    numbers = np.empty(3 + n, np.int64)
+    numbers[:3], numbers[3:][pairs[0]] = three, pairs[1]
+    largest, smallest = min(LARGEST_EXACT_SQUARE[8], 1e300), SMALLEST_EXACT_SQUARE[8]
+    return grams(pieces, beside(numbers, pieces), PivotLimits(largest, smallest, OFFSET_RATIO, MAX_PIVOTS))
 
 
 def _measured_from(pivots: Any, pieces: Any) -> tuple[Numbers, Flags]:
@@ -278,23 +293,3 @@ def squares_fit(squares: Numbers, shifted: Any) -> Flags:
     if bool(small.any()):
         fits = fits & ~(small & (shifted != 0).any(2)).any(1)
     return fits
-
-
-def _is_near_by_pairs(gram: Numbers, pairs: tuple[Indices, ...]) -> Flags:
-    """(p,) whether the pivot is near the rows, by the distances of secret pairs of them."""
-    xp, (i, j) = namespace(gram), pairs
-    squares = xp.einsum("pii->pi", gram)
-    distances = sorted_lines(xp.clip(squares[:, i] + squares[:, j] - 2 * gram[:, i, j], 0, None))
-    quartile = distances[:, distances.shape[1] // 4]
-    return ~(medians(squares) > OFFSET_RATIO * quartile)
-
-
-def _centres(gram: Numbers) -> tuple[Indices, Flags]:
-    """(p,) the row whose distance from the median row is least, and whether the pivot is as near as that."""
-    xp, n = namespace(gram), gram.shape[1]
-    squares = xp.einsum("pii->pi", gram)
-    between = xp.clip(squares[:, :, None] + squares[:, None, :] - 2 * gram, 0, None)
-    typical = sorted_lines(between)[:, :, (n - 1) // 2]
-    centre = xp.argmin(typical, 1)
-    least = xp.amin(typical, 1)
-    return centre, ~(sorted_lines(squares)[:, (n - 1) // 2] > OFFSET_RATIO * least)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, as_host_array, joined
-from randeigen.backend.batched import Numbers, beside, namespace, stacked
+from randeigen.backend.arrays import as_float64, as_host, as_host_array, joined
+from randeigen.backend.batched import beside, namespace, stacked
 from randeigen.backend.chunking import (
     DEVICE_GRAM_NUMBERS,
     HOST_GRAM_NUMBERS,
@@ -17,15 +17,15 @@ from randeigen.backend.chunking import (
     parallel_map,
 )
 from randeigen.backend.device_blocks import as_matrices, in_kernels
-from randeigen.combine import SMALLEST_VISIBLE_ROUNDING, RowSizes, WeightedSum
+from randeigen.combine import RowSizes, WeightedSum
 from randeigen.geometry.gram_batch import slices_of
 from randeigen.geometry.point_batch import numbers_of_cloud
 from randeigen.part_certificate import Union
 from randeigen.partition import Partition, Run
-from randeigen.parts.judging import Judged, works_in_float32
+from randeigen.parts.judging import Judged
+from randeigen.parts.sums import in_float32, length, weighted, weighted_by_kernel
 from randeigen.types import Array, Block, Index, Mask, Progress, Rows
 
-SMALLEST_FLOAT32_VARIANCE = 1e-50  # of a part whose sums float32 makes: their numbers are no subnormal ones
 KEPT = -1  # the key of the sum of columns that keep the weights of the whole rows
 
 
@@ -55,10 +55,11 @@ class Combining:
         self.partition, self.usable = partition, usable
         self.union = Union(n, corrupt)
         self.weights = np.empty((partition.count, n))
-        self.weights[:] = default
+        if partition.hybrid:
+            self.weights[:] = default
         self.scales = np.full(partition.count, scale)
         self.bounds = np.full(partition.count, math.nan)  # of parts that keep the weights of the whole rows
-        self.ends: list[tuple[Index, tuple[str, ...]]] = []  # parts, and why the rule ended in each
+        self.ends: list[tuple[Index, Any]] = []  # parts, and why the rule ended in each
         # Inner products over the parts of a hybrid that have weights of their own.
         self.gram = np.zeros((n, n))
         self._default, self._scale, self._unit = default, scale, unit
@@ -67,13 +68,21 @@ class Combining:
 
     def add(self, parts: Index, judged: Judged) -> None:
         """Parts that have weights of their own."""
-        self.weights[parts], self.scales[parts] = as_host(judged.weights), judged.scales
+        side_by_side = parts[-1] - parts[0] == len(parts) - 1 and bool((np.diff(parts) == 1).all())
+        lines = slice(int(parts[0]), int(parts[-1]) + 1) if side_by_side else parts
+        self.weights[lines], self.scales[lines] = as_host(judged.weights), judged.scales
         widths = self.partition.widths[parts].astype(float)
         self.bounds[parts] = self.union.add(
-            judged.weights, judged.variances, judged.influence, judged.rounding, widths, judged.scales
+            judged.weights,
+            judged.variances,
+            judged.influence,
+            judged.rounding,
+            widths,
+            judged.scales,
+            judged.held,
         )
         self.ends.append((parts, judged.stops))
-        self._to_mean.append(_length(judged.to_mean))
+        self._to_mean.append(length(judged.to_mean))
         if judged.gram is not None:
             self.gram += judged.gram
 
@@ -110,30 +119,42 @@ class Combining:
         """
         answer, pending = rows.answer(), _Pending()
         sums: dict[int, WeightedSum] = {}
+        kept = None
         if self.partition.hybrid:
-            sums[KEPT] = self._weighted_sum(self._scale * self._default, sizes[KEPT])
+            kept = sums[KEPT] = self._weighted_sum(self._scale * self._default, sizes[KEPT])
         rounding = 0.0
         with np.errstate(all="ignore"):
             for columns, block in as_matrices(rows.blocks()):
-                block = as_host_array(block)
+                block, filled = as_host_array(block), False
+                if kept is not None:  # most columns keep the weights of the whole rows: all are written first
+                    cast = kept.into(answer.memory_for(columns, block), block)
+                    filled = cast is not None
+                    rounding = math.hypot(rounding, cast or 0.0)
                 for run in self.partition.within(columns):
                     start, stop = max(run.start, columns.start), min(run.stop, columns.stop)
                     piece = block[:, start - columns.start : stop - columns.start]
                     if run.times > 1:
                         for at, whole in pending.parts(run, start, piece):
-                            written = self._run(run, at, whole, judge, sums.get(KEPT))
-                            error = answer.write(slice(at, at + whole.shape[1]), written)
-                            rounding = math.hypot(rounding, error)
+                            here = slice(at, at + whole.shape[1])
+                            out = answer.memory_for(here, whole) if filled and at >= columns.start else None
+                            written = self._run(run, at, whole, judge, kept, out)
+                            if out is None:
+                                rounding = math.hypot(rounding, answer.write(here, written))
+                        continue
+                    if filled and math.isnan(self.bounds[run.part]):  # it has no weights of its own
                         continue
                     weights = self.scales[run.part] * self.weights[run.part]
                     if run.part not in sizes:
                         usable = piece[np.flatnonzero(self.usable).tolist()]
-                        (written,), error = _weighted(as_float64(usable)[None], weights[None])
+                        (written,), error = weighted(as_float64(usable)[None], weights[None])
                         rounding = math.hypot(rounding, error, answer.write(slice(start, stop), written))
                         continue
                     if run.part not in sums:
                         sums[run.part] = self._weighted_sum(weights, sizes[run.part])
-                    rounding = math.hypot(rounding, answer.write(slice(start, stop), sums[run.part](piece)))
+                    here, weighted_sum = slice(start, stop), sums[run.part]
+                    cast = weighted_sum.into(answer.memory_for(here, piece), piece)
+                    cast = answer.write(here, weighted_sum(piece)) if cast is None else cast
+                    rounding = math.hypot(rounding, cast)
                 if progress:
                     progress("averaging", columns.stop, rows.d)
         self._rounding += [rounding, *(each.rounding_error(0.0) for each in sums.values())]
@@ -144,8 +165,13 @@ class Combining:
         weights[self.usable] = usable_weights
         return WeightedSum(weights, self.usable, size)
 
-    def _run(self, run: Run, start: int, block: Block, judge: PartsJudge, kept: WeightedSum | None) -> Any:
-        """The answer for whole parts of a run from a column on; `kept` sums those without own weights."""
+    def _run(
+        self, run: Run, start: int, block: Block, judge: PartsJudge, kept: WeightedSum | None, out: Any
+    ) -> Any:
+        """The answer for whole parts of a run from a column on; `kept` sums those without own weights.
+
+        `out`: memory that holds these sums already, if there is.
+        """
         (n, width), w = block.shape, run.width
         on_host = isinstance(block, np.ndarray)
         each = numbers_of_cloud(n, w)
@@ -173,8 +199,8 @@ class Combining:
                 self.add(group.first + index, judged)
             self._rounding.append(group.error)
         if kept is None:
-            return joined([group.answer for group in groups])
-        answer = kept(block)
+            return joined([group.answer for group in groups]) if len(groups) > 1 else groups[0].answer
+        answer = kept(block) if out is None else out
         for group in (group for group in groups if group.judged):
             own = group.first - first + np.concatenate([index for index, _ in group.judged])
             lines = group.answer.reshape(-1, w)
@@ -185,85 +211,26 @@ class Combining:
     def _group(self, first: int, pieces: Any, judged: list[tuple[Index, Judged]], in_place: bool) -> _Group:
         """The answer of parts that have weights of their own: in order, or as they are listed."""
         scales = np.concatenate([each.scales for _, each in judged])
-        weights = stacked([beside(each.weights, pieces) for _, each in judged])
-        weights = beside(scales[:, None], pieces) * weights
+        weights = stacked([each.weights_beside(pieces) for _, each in judged])
+        if (scales != 1).any():
+            weights = beside(scales[:, None], pieces) * weights
         variances = np.concatenate([each.variances for _, each in judged]) * self._unit * self._unit
         if in_place and len(judged) > 1:
             order = np.argsort(np.concatenate([index for index, _ in judged]))
-            weights, variances = weights[beside(order, weights)], variances[order]
-        if quick := _in_float32(pieces, weights, variances):
+            weights, variances, scales = weights[beside(order, weights)], variances[order], scales[order]
+        if quick := in_float32(pieces, weights, variances):
             return _Group(first, judged, quick[0].reshape(-1), quick[1])
+        if in_kernels(pieces):
+            answer, error = weighted_by_kernel(pieces, weights, scales)
+            return _Group(first, judged, answer.reshape(-1), error)
         sums, errors, done = [], [], 0
-        for numbers in [pieces] if in_kernels(pieces) else slices_of(pieces, in_float64=True):
+        for numbers in slices_of(pieces, in_float64=True):
             own = weights[done : done + len(numbers)]
             done += len(numbers)
-            answer, error = _weighted(numbers, own)
+            answer, error = weighted(numbers, own)
             sums.append(answer)
             errors.append(error)
         return _Group(first, judged, stacked(sums).reshape(-1), math.hypot(*errors))
-
-
-def _in_float32(pieces: Any, weights: Array, variances: Array) -> tuple[Array, float] | None:
-    """`_weighted` as float32 makes it; None where its rounding would show beside a part's top variance.
-
-    Σ wᵢ‖xᵢ‖ ≤ sqrt(w²·n·λ + ‖sum‖²), w the sum of the weights. Products of tiny numbers do not underflow
-    unseen, being made 2^24 times as large.
-    """
-    known = (variances == 0) | ((variances > SMALLEST_FLOAT32_VARIANCE) & (variances < math.inf))
-    if not works_in_float32(pieces) or not known.all():
-        return None
-    n, scales = pieces.shape[1], weights.sum(1)
-    sums = ((weights * 2.0**24).astype(np.float32)[:, None] @ pieces)[:, 0] * np.float32(2.0**-24)
-    squares = as_float64(np.einsum("pw,pw->p", sums, sums, dtype=np.float64))
-    errors = (n + 3) * UNIT_ROUNDOFF[4] * np.sqrt(scales**2 * n * variances + squares)
-    if not (errors <= SMALLEST_VISIBLE_ROUNDING * scales * np.sqrt(variances)).all():
-        return None
-    return sums, _length(errors)
-
-
-def _weighted(numbers: Any, weights: Numbers) -> tuple[Any, float]:
-    """(p, w) the sums of (p, n, w) numbers by (p, n) weights, and how far rounding may have moved them."""
-    p, n, width = numbers.shape
-    coefficients = beside(weights, numbers)
-    if in_kernels(numbers):
-        from randeigen.backend.cuda.part_kernels import weighted_sums
-
-        sums, squares = weighted_sums(numbers, coefficients)
-    else:
-        sums = (coefficients[:, None] @ numbers)[:, 0]
-        squares = (namespace(numbers).einsum("pnw,pnw->pn", numbers, numbers) * coefficients).sum(1)
-    error = _rounding(numbers, coefficients, squares)
-    if not math.isfinite(float(abs(sums).max())):
-        careful = [WeightedSum(line, np.ones(n, dtype=bool)) for line in as_host(weights)]
-        parts = [each(as_float64(piece)) for each, piece in zip(careful, numbers, strict=True)]
-        sums = joined(parts).reshape(p, width)
-        error = math.hypot(error, *(each.rounding_error(0.0) for each in careful))
-    return sums, error
-
-
-def _rounding(numbers: Any, weights: Any, squares: Any) -> float:
-    """How far rounding may move the sums of (p, n, w) numbers by their (p, n) weights.
-
-    `squares`, (p,), are the sums of the rows' squared norms by the same weights.
-    """
-    xp, sums = namespace(numbers), weights.sum(1)
-    squares = xp.where(sums > 0, squares / sums, 0.0)
-    unit, largest = 1.0, float(squares.max())
-    if largest == 0 and not bool(((numbers != 0).any(2) & (weights > 0)).any()):
-        return 0.0
-    if not 1e-200 < largest < math.inf:  # squares of rows with or without weight do not fit
-        live = xp.where((weights > 0)[:, :, None], numbers, 0.0)
-        unit = float(abs(live).max()) or 1.0
-        shares = xp.where(weights > 0, weights / sums[:, None], 0.0)
-        squares = (((live / unit) ** 2).sum(2) * shares).sum(1)
-    length = _length(as_host(sums * squares**0.5))
-    return float((numbers.shape[1] + 2) * UNIT_ROUNDOFF[8] * length * unit)
-
-
-def _length(lengths: Array) -> float:
-    """The length of a vector whose parts, at right angles, have these; their squares may overflow."""
-    peak = float(lengths.max())
-    return peak * math.sqrt(float(((lengths / peak) ** 2).sum())) if 0 < peak < math.inf else peak
 
 
 class _Pending:

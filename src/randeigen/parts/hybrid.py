@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, like
+from randeigen.backend.arrays import UNIT_ROUNDOFF, as_float64, as_host, like, median
 from randeigen.backend.batched import beside, stacked, where_true
 from randeigen.backend.chunking import DEVICE_GRAM_NUMBERS
 from randeigen.backend.device_blocks import in_kernels
@@ -29,11 +30,11 @@ from randeigen.backend.random_streams import Stream
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_batch import GramBatch, as_batch, product_of_each, slices_of
 from randeigen.geometry.point_batch import PointBatch, measured_pieces, numbers_of_cloud
-from randeigen.part_certificate import bounds_of_parts, held_by_heaviest
+from randeigen.part_certificate import Held, bounds_of_parts, held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.judging import MIN_BATCHED_ROWS, Judge, Judged, is_plain
 from randeigen.source import Judgement
-from randeigen.types import Array, Geometry, Index
+from randeigen.types import Array, Geometry, Index, Mask
 
 STANDS_OUT = 3.0  # measured: docs/partitions.md
 WORTHWHILE = 0.5
@@ -134,6 +135,12 @@ class HybridJudge:
 
         scaled, fits = self.inner.in_unit(pieces)
         batch, sound = measured_pieces(scaled, rng, in_float64=True)
+        at_once = self._at_once(batch, most, fits) if isinstance(batch, GramBatch) else None
+        if at_once is not None:
+            done, sound = at_once
+            for k in np.flatnonzero(~sound).tolist():
+                done += self._alone(alone(k), most, k)
+            return done
         sound = sound & beside(fits, scaled)
         good = where_true(sound)
         done = self._standing_out(batch.take(good), most, as_host(good), alone) if len(good) else []
@@ -141,11 +148,40 @@ class HybridJudge:
             done += self._alone(alone(k), most, k)
         return done
 
+    def _at_once(
+        self, batch: GramBatch, most: float, fits: Mask
+    ) -> tuple[list[tuple[Index, Judged]], Mask] | None:
+        """Those that stand out, by a GPU's kernels that judge all, and which were measured well; or None."""
+        if not batch.has_kernel():
+            return None
+        before = batch.top_directions(batch.prior_weights * beside(self.inner.prior, batch.prior_weights))
+        judged = self.inner.batch(batch)
+        if judged is None:
+            return None
+        sound = fits & ~np.isnan(judged.variances)
+        variances = as_host(before.variances)
+        out = np.flatnonzero(sound & (variances > most * most))
+        own = out[self._worthwhile(judged.take(out.tolist()), variances[out])].tolist() if out.size else []
+        if not own:
+            return [], sound
+        of_own = judged.take(own)
+        if len(own) > MAX_HOST_PARTS:
+            return [(np.array(own), of_own._replace(gram=batch.summed_gram(own)))], sound
+        few = batch.few_on_host(own)
+        of_own = of_own._replace(
+            gram=few.gram.sum(0), influence=lambda factors: few.influence(of_own.weights, factors)
+        )
+        return [(np.array(own), of_own)], sound
+
     def geometries(self, parts: dict[int, GramGeometry], widths: Any) -> list[tuple[Index, Judged]]:
         """Those of the parts measured in pass 1 that stand out."""
-        done = []
+        done, w = [], self.inner.prior
         for part, geometry in parts.items():
-            done += self._alone(geometry, self.deviation * math.sqrt(float(widths[part])), part)
+            most = self.deviation * math.sqrt(float(widths[part]))
+            # Along all directions together there is no less variance than along one.
+            if is_plain(geometry) and w @ geometry.squared_distances_from_mean(w) <= most * most:
+                continue
+            done += self._alone(geometry, most, part)
         return done
 
     def _alone(self, geometry: GramGeometry, most: float, part: int) -> list[tuple[Index, Judged]]:
@@ -189,15 +225,18 @@ class HybridJudge:
         own = np.flatnonzero(self._worthwhile(judged, variances)).tolist()
         return [(numbers[own], judged.take(own)._replace(gram=batch.summed_gram(own)))] if own else []
 
+    @cached_property
+    def _held(self) -> Held:
+        """By the heaviest rows, under the weights of the whole rows."""
+        return held_by_heaviest(self.inner.prior[None], max(self.inner.assumed.f, 1))
+
     def _worthwhile(self, judged: Judged, variances: Array) -> Any:
-        f = max(self.inner.assumed.f, 1)
-        before = bounds_of_parts(held_by_heaviest(self.inner.prior[None], f), variances)
+        f, before = max(self.inner.assumed.f, 1), bounds_of_parts(self._held, variances)
         after = bounds_of_parts(held_by_heaviest(as_host(judged.weights), f), judged.variances)
         return judged.scales * after < WORTHWHILE * before
 
 
 def _allowed(geometry: Geometry, w: Array, columns: int) -> float:
     """The deviation that `STANDS_OUT` allows a column, by the median row's distance from the mean."""
-    apart = geometry.squared_distances() @ w
-    from_mean = np.maximum(apart - w @ apart / 2, 0.0)
-    return math.sqrt(STANDS_OUT * float(np.median(from_mean[w > 0])) / columns)
+    from_mean = geometry.squared_distances_from_mean(w)
+    return math.sqrt(STANDS_OUT * median(from_mean[w > 0]) / columns)

@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.arrays import as_float64, as_host, to_host_float64
-from randeigen.backend.batched import Flags, Numbers, beside, namespace, where_true
+from randeigen.backend.batched import BatchVerdict, Flags, Numbers, beside, namespace, where_true
 from randeigen.backend.random_streams import Stream
 from randeigen.certificate import distance_to_mean
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_batch import GramBatch, as_batch
 from randeigen.geometry.point_batch import PointBatch, measured_pieces
-from randeigen.part_certificate import SMALLEST_SQUARE, held_by_heaviest
+from randeigen.part_certificate import SMALLEST_SQUARE, Held, held_by_heaviest
 from randeigen.pipeline import judge
 from randeigen.rules.base import Assumed, Rule
 from randeigen.types import Array, Index, Mask
 
 MAX_ROW_EXPONENT = 440  # rows of larger numbers than 2**this in the judge's unit are too long to be squared
 MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
-MIN_BATCHED_PARTS = 3  # parts: fewer are judged sooner one after the other
+MIN_BATCHED_PARTS = 5  # parts: fewer are judged sooner one after the other
 # Rows or columns, whichever are fewer: larger parts are judged sooner one after the other in main memory.
 MAX_BATCHED_SIZE = 160
 
@@ -38,11 +38,19 @@ class Judged(NamedTuple):
     rounding: Array  # (p,) what of that is rounding
     influence: Callable[[Array], Array]  # see `Union.add`
     to_mean: Array  # (p,) distance of the weighted mean from the plain one
-    stops: tuple[str, ...]
+    stops: Any  # (p,) why the rule ended in each, in words
     gram: Array | None = None  # (n, n) inner products over all these parts, in a hybrid
+    held: Held | None = None  # (p,) of the heaviest rows, as many as are certified against, if that is known
+    device_weights: Numbers | None = None  # the same weights beside the parts, if those are in main memory
+
+    def weights_beside(self, pieces: Any) -> Numbers:
+        """(p, n) the weights where the pieces are."""
+        return beside(self.weights if self.device_weights is None else self.device_weights, pieces)
 
     def take(self, index: list[int]) -> Judged:
         """Some of the parts."""
+        if len(index) == len(self.weights):
+            return self
 
         def influence(factors: Array) -> Array:
             every = np.zeros(len(self.weights))
@@ -56,7 +64,10 @@ class Judged(NamedTuple):
             self.rounding[index],
             influence,
             self.to_mean[index],
-            tuple(self.stops[k] for k in index),
+            self.stops[index],
+            None,
+            None if self.held is None else Held(*(each[index] for each in self.held)),
+            None if self.device_weights is None else self.device_weights[index],
         )
 
 
@@ -99,6 +110,16 @@ class Judge:
         self, batch: Any, sound: Flags, left: Index, done: list[tuple[Index, Judged]]
     ) -> tuple[Index, bool]:
         """Judge those that were measured well; which are left, and False if the rule judges none together."""
+        if batch.has_kernel():  # it takes all of them, and what was not measured well is NaN
+            judged = self.batch(batch)
+            if judged is None:
+                return left, False
+            known = ~np.isnan(judged.variances)
+            if known.all():
+                done.append((left, judged))
+            elif known.any():
+                done.append((left[known], judged.take(np.flatnonzero(known).tolist())))
+            return left[~known], True
         good = where_true(sound)
         if not len(good):
             return left, True
@@ -141,6 +162,8 @@ class Judge:
         verdict = self.rule.decide_each(batch, self.assumed.f)
         if verdict is None:
             return None
+        if batch.has_kernel():
+            return _judged_on_device(batch, verdict, self.assumed.certified)
         w, tops = verdict.weights, verdict.tops
         return _judged(batch, w, tops.variances + tops.allowances, verdict.stops)
 
@@ -171,19 +194,17 @@ class Judge:
         if held > 0 and others > 0 and scale:
             bound = judgement.bias_bound / scale / unit
             variance = max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0)
-        batch = as_batch([cloud])
-        judged = _judged(batch, w, np.array([variance]), (str(judgement.verdict.stop),))
         with np.errstate(all="ignore"):
-            trace = float(batch.centred(w).row_variances.sum())
-        if not is_plain(cloud) or not math.isfinite(trace):
-            judged = judged._replace(influence=lambda factors: np.full((cloud.n, cloud.n), math.inf))
-        # The variance holds its rounding already; what rounding hides of the influence is added to it.
-        rounding = np.array([cloud.rounding_error(w[0])])
-        return judged._replace(
-            variances=np.array([variance]),
+            inner = less_mean(cloud.gram[:-1, :-1], w[0])
+            known = is_plain(cloud) and math.isfinite(float(w[0] @ inner.diagonal()))
+        return Judged(
+            weights=w,
             scales=np.array([scale]),
-            rounding=rounding,
+            variances=np.array([variance]),  # which holds its rounding already
+            rounding=np.array([cloud.rounding_error(w[0])]),  # what it hides of the influence
+            influence=lambda factors: influence_of(inner, w[0], factors, known),
             to_mean=np.array([distance_to_mean(replace(cloud, scale=1.0), w[0], scale)]),
+            stops=np.array([str(judgement.verdict.stop)], object),
         )
 
     def measured(self, piece: Any, part: int) -> GramGeometry:
@@ -195,6 +216,19 @@ class Judge:
         with np.errstate(all="ignore"):
             accumulator.add(slice(0, piece.shape[1]), piece)
             return accumulator.geometry_in(self.exponent)
+
+
+def less_mean(inner: Array, w: Array) -> Array:
+    """Inner products of rows less their mean under weights that sum to 1."""
+    to_mean = inner @ w
+    to_mean -= w @ to_mean / 2
+    return np.asarray(inner - to_mean[:, None] - to_mean)
+
+
+def influence_of(inner: Array, w: Array, factors: Array, known: bool) -> Array:
+    """Of one cloud, whose (n, n) inner products are those of the rows less their mean; inf if not `known`."""
+    counted = w * math.sqrt(float(factors[0]))
+    return inner * (counted[:, None] * counted) if known else np.full_like(inner, math.inf)
 
 
 def works_in_float32(pieces: Any) -> bool:
@@ -221,5 +255,21 @@ def _judged(batch: GramBatch | PointBatch, weights: Any, variances: Any, stops: 
         rounding=to_host_float64(rounding),
         influence=lambda factors: to_host_float64(batch.influence(weights, beside(factors, weights))),
         to_mean=to_host_float64(to_mean),
-        stops=tuple(stops),
+        stops=np.array(stops, object),
+    )
+
+
+def _judged_on_device(batch: Any, verdict: BatchVerdict, corrupt: int) -> Judged:
+    """The same of clouds that a GPU's kernels have judged: one transfer, whatever their number."""
+    facts = batch.facts(verdict, corrupt)
+    return Judged(
+        weights=facts.weights,
+        scales=np.ones(batch.p),
+        variances=facts.variances,
+        rounding=facts.rounding,
+        influence=lambda factors: batch.influence(verdict.weights, factors),
+        to_mean=facts.to_mean,
+        stops=np.array(verdict.reasons, object)[facts.stops.astype(int)],
+        held=Held(facts.heaviest, facts.others),
+        device_weights=verdict.weights,
     )

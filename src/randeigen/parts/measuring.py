@@ -45,8 +45,7 @@ class MeasuredParts:
                 f"partition has {len(keys)} groups of columns, too many for {rows.n} rows; give fewer, or "
                 "equal ones side by side, as columns:NUMBER cuts them."
             )
-        seeds = np.random.default_rng(seed).integers(2**63, size=len(keys)).tolist()
-        self._accumulators = {key: GramAccumulator(rows.n, own) for key, own in zip(keys, seeds, strict=True)}
+        self._accumulators = {key: GramAccumulator(rows.n, seed, k) for k, key in enumerate(keys)}
         first, *others = self._accumulators.values()
         for each in others:
             each.start = first.start

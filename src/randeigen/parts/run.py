@@ -15,12 +15,11 @@ from randeigen.combine import RowSizes
 from randeigen.errors import BadParameter
 from randeigen.geometry.choice import MAX_EXACT_ROWS
 from randeigen.geometry.gram import GramGeometry
-from randeigen.geometry.gram_batch import as_batch
 from randeigen.part_certificate import SMALLEST_SQUARE, held_by_heaviest
 from randeigen.partition import Partition
 from randeigen.parts.combining import KEPT, Combining
 from randeigen.parts.hybrid import HybridJudge
-from randeigen.parts.judging import Judge
+from randeigen.parts.judging import Judge, influence_of, less_mean
 from randeigen.parts.measuring import NARROW, MeasuredParts, exponent_of
 from randeigen.pipeline import Options, judge, refuse_changes
 from randeigen.prior_weights import prior_weights_of
@@ -168,31 +167,31 @@ def _add_the_rest(combining: Combining, cloud: GramGeometry, whole: Judgement) -
     columns = float(combining.partition.widths[~own].sum())
     if not columns:
         return
-    batch = as_batch([cloud])
-    rounding = 2 * float(batch.rounding_errors(w[None])[0])  # that of the whole, and of what is subtracted
-    batch = replace(batch, gram=batch.gram - combining.gram)
-    covariances, _ = batch.covariances(w[None])
-    top, known = math.inf, bool(np.isfinite(covariances).all()) and cloud.beyond is None
+    rounding = 2 * cloud.rounding_error(w)  # that of the whole, and of what is subtracted
+    inner, roots = less_mean(cloud.gram[:-1, :-1] - combining.gram, w), np.sqrt(w)
+    covariance = inner * (roots[:, None] * roots)
+    top, known = math.inf, bool(np.isfinite(covariance).all()) and cloud.beyond is None
     if known:
-        top = max(float(np.linalg.eigvalsh(covariances[0])[-1]), 0.0) + rounding
-    even = np.full((1, cloud.n), 1 / cloud.n)
+        top = max(float(np.linalg.eigvalsh(covariance)[-1]), 0.0) + rounding
     # What a scale adds is seen from the origin, which is known for all columns together alone.
-    to_mean = (
-        batch.distances_between(w[None], even)[0]
+    moved_by = w - 1 / cloud.n
+    distance = (
+        math.sqrt(max(float(moved_by @ inner @ moved_by), 0.0))
         if scale == 1
-        else cloud.distance_between(scale * w, even[0])
+        else cloud.distance_between(scale * w, np.full(cloud.n, 1 / cloud.n))
     )
-    combining.add_distance(float(to_mean) if known else math.inf)
+    combining.add_distance(distance if known else math.inf)
     held, others = (float(share[0]) for share in held_by_heaviest(w[None], whole.certified))
     if held > 0 and others > 0 and scale and whole.bias_bound is not None:  # no part varies more than all
         bound = whole.bias_bound / scale / cloud.scale
         top = min(top, max(bound * bound * others / held, SMALLEST_SQUARE if bound > 0 else 0.0))
-
-    def influence(factors: Array) -> Array:
-        return batch.influence(w[None], factors) if known else np.full_like(covariances[0], math.inf)
-
     combining.union.add(
-        w[None], np.array([top]), influence, np.array([rounding]), np.array([columns]), np.array([scale])
+        w[None],
+        np.array([top]),
+        lambda factors: influence_of(inner, w, factors, known),
+        np.array([rounding]),
+        np.array([columns]),
+        np.array([scale]),
     )
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from randeigen.backend.arrays import as_host
 from randeigen.backend.batched import (
     BatchVerdict,
     Flags,
@@ -34,6 +33,7 @@ from randeigen.types import Stop
 
 # In the order in which they are asked for; a cloud that meets none goes on.
 STOPS = (Stop.MAX_ROUNDS, Stop.DIRECT, Stop.TOO_FEW_ROWS, Stop.IDENTICAL_ROWS, Stop.ISOTROPIC, Stop.BUDGET)
+REASONS = tuple(str(stop) for stop in STOPS)
 
 
 class _Round(NamedTuple):
@@ -49,7 +49,7 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     xp, constants = namespace(batch.prior_weights), soft_filter(batch.n)
     rounds_at_most = constants.patient, constants.hurried
     if at_once := batch.filtered(f, constants):
-        return BatchVerdict(at_once[0], _in_words(at_once[1]), at_once[2])
+        return BatchVerdict(*at_once, REASONS)
     prior = xp.where(far_outliers_of_each(batch, f), 0.0, batch.prior_weights)
     if xp is not np or f == 0:
         return _decided(batch, prior, f, rounds_at_most)
@@ -61,13 +61,13 @@ def decide_each(batch: GeometryBatch, f: int) -> BatchVerdict:
     zeros = np.zeros(batch.p)
     tops = TopDirections(zeros, np.zeros_like(prior), zeros.copy(), zeros.copy())
     weights = prior / prior.sum(1)[:, None]
-    stops = np.full(batch.p, str(Stop.IDENTICAL_ROWS), dtype=object)
+    codes = np.full(batch.p, STOPS.index(Stop.IDENTICAL_ROWS))
     if len(going):
         verdict = _decided(batch.take(going), prior[going], f, rounds_at_most)
-        weights[going], stops[going] = verdict.weights, verdict.stops
+        weights[going], codes[going] = verdict.weights, verdict.codes
         for values, of_going in zip(tops, verdict.tops, strict=True):
             values[going] = of_going
-    return BatchVerdict(weights, tuple(stops.tolist()), tops)
+    return BatchVerdict(weights, codes, tops, REASONS)
 
 
 def _decided(batch: GeometryBatch, prior: Numbers, f: int, rounds_at_most: tuple[int, int]) -> BatchVerdict:
@@ -116,12 +116,7 @@ def _decided(batch: GeometryBatch, prior: Numbers, f: int, rounds_at_most: tuple
             tops, everything.take(changed).top_directions(weights[changed]), strict=True
         ):
             values[changed] = of_changed
-    return BatchVerdict(weights / weights.sum(1)[:, None], _in_words(stops), tops)
-
-
-def _in_words(stops: Indices) -> tuple[str, ...]:
-    """Why each cloud ended, in words."""
-    return tuple(np.array([str(stop) for stop in STOPS], object)[as_host(stops)].tolist())
+    return BatchVerdict(weights / weights.sum(1)[:, None], stops, tops, REASONS)
 
 
 def _stops(hidden: Numbers, w: Numbers, top: TopDirections, share: Numbers, room: Numbers, f: int) -> Any:

@@ -1,58 +1,26 @@
-"""The steps of RandEigen's rounds in a program on a GPU, on vectors with a number for each row.
-
-Order statistics are found by ranks, from all pairs of rows.
-"""
+"""The steps of RandEigen's rounds in a program on a GPU, on vectors with a number for each row."""
 
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 from randeigen.backend.cuda.language import jit, tl
-
-
-@jit
-def _rank(line, column, i, counted):
-    """(LINES,) how many counted numbers are before each: lower, or equal and further up."""
-    before = (column[None, :] < line[:, None]) | (
-        (column[None, :] == line[:, None]) & (i[None, :] < i[:, None])
-    )
-    return before & counted[None, :]
-
-
-@jit
-def median_of(values, i, counted):
-    """The median of those counted."""
-    rank = tl.sum(_rank(values, values, i, counted).to(tl.int32), 1)
-    count = tl.sum(counted.to(tl.int32), 0)
-    low = tl.sum(tl.where(counted & (rank == (count - 1) // 2), values, 0.0), 0)
-    high = tl.sum(tl.where(counted & (rank == count // 2), values, 0.0), 0)
-    return (low + high) / 2
-
-
-@jit
-def heaviest(w, i, n, f):
-    """The shares of the f largest weights, and of the others."""
-    inside = i < n
-    rank = tl.sum(_rank(-w, -w, i, inside).to(tl.int32), 1)
-    held = tl.sum(tl.where(inside & (rank < f), w, 0.0), 0)
-    rest = tl.sum(tl.where(inside & (rank >= f), w, 0.0), 0)
-    return tl.where(rest > 0, held / (held + rest), 1.0), tl.where(rest > 0, rest / (held + rest), 0.0)
+from randeigen.backend.cuda.order_statistics import before, heaviest, median, with_rank
 
 
 @jit
 def away_from_median(projections, w, i):
     """(LINES,) the distance of each row from the weighted median, over the largest of them."""
     live = w > 0
-    before = _rank(projections, projections, i, live)
-    rank = tl.sum(before.to(tl.int32), 1)
-    sums = tl.sum(tl.where(before, w[None, :], 0.0), 1) + w
+    earlier = before(projections, projections, i, live)
+    rank = tl.sum(earlier.to(tl.int32), 1)
+    sums = tl.sum(tl.where(earlier, w[None, :], 0.0), 1) + w
     total = tl.sum(w, 0)
     tie = 1e-12 * total
     low = tl.sum((live & (sums < total / 2 - tie)).to(tl.int32), 0)
     high = tl.sum((live & (sums < total / 2 + tie)).to(tl.int32), 0)
     high = tl.minimum(high, tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0))
-    middle = tl.sum(tl.where(live & (rank == low), projections, 0.0), 0)
-    middle = (middle + tl.sum(tl.where(live & (rank == high), projections, 0.0), 0)) / 2
+    middle = (with_rank(projections, rank, live, low) + with_rank(projections, rank, live, high)) / 2
     away = tl.where(live, tl.abs(projections - middle), 0.0)
     furthest = tl.max(away, 0)
     return away / tl.where(furthest > 0, furthest, 1.0)
@@ -62,12 +30,12 @@ def away_from_median(projections, w, i):
 def hurried_share(share, out, w, i, pace):
     """At least that share, and of the rows furthest out as much as makes the loss `pace`."""
     live = w > 0
-    before = _rank(-out, -out, i, live)
-    rank = tl.sum(before.to(tl.int32), 1)
-    sums = tl.sum(tl.where(before, w[None, :], 0.0), 1) + w
+    earlier = before(-out, -out, i, live)
+    rank = tl.sum(earlier.to(tl.int32), 1)
+    sums = tl.sum(tl.where(earlier, w[None, :], 0.0), 1) + w
     at = tl.sum((live & (sums < pace)).to(tl.int32), 0)
     at = tl.minimum(at, tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0))
-    last = tl.sum(tl.where(live & (rank == at), out, 0.0), 0)
+    last = with_rank(out, rank, live, at)
     held = tl.sum(tl.where(live & (out > last), w, 0.0), 0)
     among = tl.sum(tl.where(live & (out == last), w, 0.0), 0)
     part = tl.minimum(tl.maximum(pace - held, 0.0) / among, 1.0)
@@ -85,7 +53,7 @@ def rounding_of(mean_square, w, squares, smallest, underflow, precision, floor):
 @jit
 def without_far(squares, prior, i, n, f, far_ratio):
     """The prior weights without rows so far out that the others' distances vanish beside theirs."""
-    far = (i < n) & (squares > far_ratio * median_of(squares, i, i < n))
+    far = (i < n) & (squares > far_ratio * median(squares, i, i < n))
     few = (tl.sum(far.to(tl.int32), 0) <= f) & (tl.max(tl.where(far, 0.0, prior), 0) > 0)
     return tl.where(far & few, 0.0, prior)
 

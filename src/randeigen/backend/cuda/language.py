@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 try:
@@ -18,8 +19,9 @@ except ImportError:
 
     triton, tl, constexpr_function = None, None, jit
 
-__all__ = ["Launch", "constexpr_function", "divided", "jit", "tl", "triton"]
+__all__ = ["Launch", "constexpr_function", "divided", "jit", "kept_launch", "tl", "triton"]
 
+KEPT_LAUNCHES = 256  # of which the next is begun sooner
 _compiled: dict[Any, Any] = {}
 
 
@@ -62,6 +64,14 @@ class Launch:
             return
         self._run = compiled[(*self._grid, 1, 1)[:3]]
         self(*numbers)
+
+
+@lru_cache(KEPT_LAUNCHES)
+def kept_launch(
+    kernel: Any, programs: int, device: Any, constants: tuple[tuple[str, Any], ...], **options: int
+) -> Launch:
+    """The same launch whenever it is asked for: so many programs side by side."""
+    return Launch(kernel, (programs,), device, dict(constants), **options)
 
 
 @jit

@@ -17,15 +17,14 @@ from randeigen.backend.batched import FilterRounds, SoftFilter
 from randeigen.backend.cuda.filter_steps import (
     averaged,
     away_from_median,
-    heaviest,
     kept_of,
-    median_of,
     removed,
     rounding_of,
     stop_of,
     without_far,
 )
 from randeigen.backend.cuda.language import Launch, jit, tl
+from randeigen.backend.cuda.order_statistics import heaviest, median
 from randeigen.backend.cuda.shared_top import shape_for, shared_top
 from randeigen.backend.cuda.spectral_filter import ONE_LEFT, Limits
 from randeigen.backend.cuda.tables import KEPT_SHAPES
@@ -125,7 +124,7 @@ def _rounds_kernel(
             )
             room_left = tl.sum(w, 0) - least_weight
             away = away_from_median(projected, w, i)
-            typical = median_of(own, i, w > 0)
+            typical = median(own, i, w > 0)
             stop = stop_of(variance, typical, hidden, away, w, room_left, f, isotropy, negligible)
             if stop == 0:
                 if past == patient:

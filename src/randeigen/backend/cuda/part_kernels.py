@@ -7,27 +7,21 @@ Of float32 numbers every product is exact in float64, in which all sums are made
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from randeigen.backend.cuda.gram import triton_dtype
-from randeigen.backend.cuda.language import Launch, jit, tl, triton
+from randeigen.backend.cuda.language import Launch, jit, kept_launch, tl, triton
+from randeigen.types import Array
 
-COLUMNS = 64  # columns that are multiplied at once
 SUMMED_COLUMNS = 64  # columns that are summed up at once
 
 
-def grams(pieces: Any, pivots: Any) -> tuple[Any, Any]:
-    """(p, n, n) inner products in float64 from the middle of three rows, whose numbers are (p, 3).
+class SumFacts(NamedTuple):
+    """Of the weighted sums of p parts, in main memory."""
 
-    And (p, n) in how many columns a row differs from that.
-    """
-    import torch
-
-    p, n, _ = pieces.shape
-    products = torch.empty((p, n, n), dtype=torch.float64, device=pieces.device)
-    differs = torch.empty((p, n), dtype=torch.int32, device=pieces.device)
-    _launch(_gram_kernel, pieces, COLUMNS)(pivots, products, differs, *_where(pieces))
-    return products, differs
+    squares: Array  # (p,) Σ wᵢ‖xᵢ‖²
+    largest: Array  # (p,) magnitude of a number of the sum; inf if one is not finite
+    cast: Array  # (p,) the squared distance by which the dtype has moved it
 
 
 def variances(pieces: Any, weights: Any) -> Any:
@@ -39,61 +33,29 @@ def variances(pieces: Any, weights: Any) -> Any:
     return answers
 
 
-def weighted_sums(pieces: Any, weights: Any) -> tuple[Any, Any]:
-    """(p, w) Σ wᵢxᵢ by (p, n) weights, and (p,) Σ wᵢ‖xᵢ‖²; rows of weight 0 are not read."""
+def weighted_sums(pieces: Any, weights: Any) -> tuple[Any, SumFacts]:
+    """(p, w) Σ wᵢxᵢ by (p, n) weights, in the dtype of the pieces; rows of weight 0 are not read.
+
+    All sums are made in float64. Then waits for what must be known of each part.
+    """
     import torch
 
     p, _, width = pieces.shape
-    sums = torch.empty((p, width), dtype=torch.float64, device=pieces.device)
-    squares = torch.empty(p, dtype=torch.float64, device=pieces.device)
-    _launch(_sum_kernel, pieces, SUMMED_COLUMNS)(weights, sums, squares, *_where(pieces))
-    return sums, squares
+    sums = torch.empty((p, width), dtype=pieces.dtype, device=pieces.device)
+    facts = torch.empty((len(SumFacts._fields), p), dtype=torch.float64, device=pieces.device)
+    _launch(_sum_kernel, pieces, SUMMED_COLUMNS)(weights.contiguous(), sums, facts, *_where(pieces))
+    return sums, SumFacts(*facts.cpu().numpy())
 
 
 def _launch(kernel: Any, pieces: Any, columns: int) -> Launch:
     lines = max(16, triton.next_power_of_2(pieces.shape[1]))
-    constants = {"DTYPE": triton_dtype(pieces.dtype), "LINES": lines, "COLUMNS": columns}
-    return Launch(kernel, (pieces.shape[0],), pieces.device, constants, num_warps=1)
+    constants = ("DTYPE", triton_dtype(pieces.dtype)), ("LINES", lines), ("COLUMNS", columns)
+    return kept_launch(kernel, pieces.shape[0], pieces.device, constants, num_warps=1)
 
 
 def _where(pieces: Any) -> tuple[int, ...]:
     """Address, strides in numbers, rows and columns."""
     return pieces.data_ptr(), pieces.stride(0), pieces.stride(1), pieces.shape[1], pieces.shape[2]
-
-
-@jit
-def _middle(a, b, c):
-    return tl.maximum(tl.minimum(a, b), tl.minimum(tl.maximum(a, b), c))
-
-
-@jit(do_not_specialize=["base", "apart", "stride", "n", "width"])
-def _gram_kernel(
-    pivots, products, differs, base: tl.int64, apart: tl.int64, stride: tl.int64, n, width,
-    DTYPE: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    part = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, LINES)
-    start = base.to(tl.pointer_type(DTYPE)) + part * apart
-    first = start + tl.load(pivots + 3 * part) * stride
-    second = start + tl.load(pivots + 3 * part + 1) * stride
-    third = start + tl.load(pivots + 3 * part + 2) * stride
-    rows = start + i[:, None] * stride
-    total = tl.zeros((LINES, LINES), tl.float64)
-    unlike = tl.zeros((LINES,), tl.int32)
-    for at in range(0, width, COLUMNS):
-        c = at + tl.arange(0, COLUMNS)
-        inside = c < width
-        a = tl.load(first + c, mask=inside, other=0.0)
-        b = tl.load(second + c, mask=inside, other=0.0)
-        pivot = _middle(a, b, tl.load(third + c, mask=inside, other=0.0)).to(tl.float64)
-        live = (i < n)[:, None] & inside[None, :]
-        x = tl.load(rows + c[None, :], mask=live, other=0.0).to(tl.float64)
-        x = tl.where(live, x - pivot[None, :], 0.0)
-        unlike += tl.sum((x != 0).to(tl.int32), 1)
-        total = tl.dot(x, tl.trans(x), total, input_precision="ieee", out_dtype=tl.float64)
-    line, column = i[:, None], i[None, :]
-    tl.store(products + part * n * n + line * n + column, total, mask=(line < n) & (column < n))
-    tl.store(differs + part * n + i, unlike, mask=i < n)
 
 
 @jit(do_not_specialize=["base", "apart", "stride", "n", "width"])
@@ -117,18 +79,28 @@ def _variance_kernel(
 
 @jit(do_not_specialize=["base", "apart", "stride", "n", "width"])
 def _sum_kernel(
-    weights, sums, squares, base: tl.int64, apart: tl.int64, stride: tl.int64, n, width,
+    weights, sums, facts, base: tl.int64, apart: tl.int64, stride: tl.int64, n, width,
     DTYPE: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    part = tl.program_id(0).to(tl.int64)
+    part, parts = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     i = tl.arange(0, LINES)
     w = tl.load(weights + part * n + i, mask=i < n, other=0.0)
     rows = base.to(tl.pointer_type(DTYPE)) + part * apart + i[:, None] * stride
     total = tl.zeros((LINES,), tl.float64)
+    largest = tl.zeros((COLUMNS,), tl.float64)
+    cast = tl.zeros((COLUMNS,), tl.float64)
     for at in range(0, width, COLUMNS):
         c = at + tl.arange(0, COLUMNS)
         live = (w != 0)[:, None] & (c < width)[None, :]
         x = tl.load(rows + c[None, :], mask=live, other=0.0).to(tl.float64)
-        tl.store(sums + part * width + c, tl.sum(w[:, None] * x, 0), mask=c < width)
+        exact = tl.sum(w[:, None] * x, 0)
+        stored = exact.to(DTYPE)
+        tl.store(sums + part * width + c, stored, mask=c < width)
+        off = exact - stored.to(tl.float64)
+        cast += off * off
+        size = tl.abs(stored.to(tl.float64))
+        largest = tl.where(size < float("inf"), tl.maximum(largest, size), float("inf"))
         total += tl.sum(x * x, 1)
-    tl.store(squares + part, tl.sum(w * total, 0))
+    tl.store(facts + part, tl.sum(w * total, 0))
+    tl.store(facts + parts + part, tl.max(largest, 0))
+    tl.store(facts + 2 * parts + part, tl.sum(cast, 0))

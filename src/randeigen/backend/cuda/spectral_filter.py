@@ -16,15 +16,14 @@ from randeigen.backend.batched import SoftFilter, TopDirections
 from randeigen.backend.cuda.filter_steps import (
     averaged,
     away_from_median,
-    heaviest,
     kept_of,
-    median_of,
     removed,
     rounding_of,
     stop_of,
     without_far,
 )
-from randeigen.backend.cuda.language import Launch, jit, tl, triton
+from randeigen.backend.cuda.language import Launch, jit, kept_launch, tl, triton
+from randeigen.backend.cuda.order_statistics import heaviest, median
 
 MAX_SQUARINGS = 20  # eigenvalues that are not told apart by then are equal to four digits
 ONE_LEFT = 1e-6  # of the trace of a power: what all other directions have together; squared it is nothing
@@ -65,8 +64,8 @@ def top_directions(gram: Any, weights: Any, centring: float, eigenvalue: float) 
 
 
 def _launch(kernel: Any, gram: Any) -> Launch:
-    constants = {"LINES": max(16, triton.next_power_of_2(gram.shape[1])), "SQUARINGS": MAX_SQUARINGS}
-    return Launch(kernel, (len(gram),), gram.device, constants, num_warps=WARPS, maxnreg=REGISTERS)
+    constants = ("LINES", max(16, triton.next_power_of_2(gram.shape[1]))), ("SQUARINGS", MAX_SQUARINGS)
+    return kept_launch(kernel, len(gram), gram.device, constants, num_warps=WARPS, maxnreg=REGISTERS)
 
 
 def _empty_tops(weights: Any) -> TopDirections:
@@ -149,7 +148,7 @@ def _filter_kernel(
         )
         room = tl.sum(w, 0) - least_weight
         away = away_from_median(projected, w, i)
-        typical = median_of(own, i, w > 0)
+        typical = median(own, i, w > 0)
         stop = stop_of(variance, typical, hidden, away, w, room, f, isotropy, negligible)
         if stop == 0:
             if past == patient:
@@ -163,7 +162,7 @@ def _filter_kernel(
     tl.store(weights + cloud * n + i, average / tl.sum(average, 0), mask=i < n)
     tl.store(projections + cloud * n + i, projected, mask=i < n)
     tl.store(variances + cloud, variance)
-    tl.store(typicals + cloud, median_of(own, i, average > 0))
+    tl.store(typicals + cloud, median(own, i, average > 0))
     tl.store(allowances + cloud, allowance)
     tl.store(stops + cloud, stop)
 
@@ -182,5 +181,5 @@ def _top_kernel(
     variance, allowance, projected, own, _ = _top(gram, w, i, centring, rounding, one_left, SQUARINGS)
     tl.store(projections + cloud * n + i, projected, mask=i < n)
     tl.store(variances + cloud, variance)
-    tl.store(typicals + cloud, median_of(own, i, w > 0))
+    tl.store(typicals + cloud, median(own, i, w > 0))
     tl.store(allowances + cloud, allowance)
