@@ -23,12 +23,17 @@ MAX_KERNEL_ROWS = 32  # rows: more of a part than that do not fit the registers 
 
 @cache
 def has_kernels() -> bool:
-    """Whether kernels can be compiled for a GPU: torch brings Triton along wherever it has one."""
+    """Whether kernels can be compiled for a GPU: torch brings Triton along wherever it has one.
+
+    Older Tritons lack what the kernels are written with; torch does their work then.
+    """
     try:
-        import triton  # noqa: F401
+        import triton
+        from triton.backends.nvidia.compiler import CUDAOptions
     except ImportError:
         return False
-    return True
+    options = getattr(CUDAOptions, "__dataclass_fields__", {})
+    return hasattr(triton, "constexpr_function") and "launch_cooperative_grid" in options
 
 
 def takes(block: Any) -> bool:

@@ -11,7 +11,7 @@ try:
     import triton.language as tl
 
     jit, constexpr_function = triton.jit, triton.constexpr_function
-except ImportError:
+except (ImportError, AttributeError):  # there is none, or an older one, which `has_kernels` knows
 
     def jit(function: Any = None, **options: Any) -> Any:
         """Nothing: there is no compiler."""
