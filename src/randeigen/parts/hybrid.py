@@ -234,7 +234,8 @@ class HybridJudge:
 
     def _worthwhile(self, judged: Judged, variances: Array) -> Any:
         f, before = max(self.inner.assumed.f, 1), bounds_of_parts(self._held, variances)
-        after = bounds_of_parts(held_by_heaviest(as_host(judged.weights), f), judged.variances)
+        held = judged.held if f == self.inner.assumed.certified else None
+        after = bounds_of_parts(held or held_by_heaviest(as_host(judged.weights), f), judged.variances)
         return judged.scales * after < WORTHWHILE * before
 
 
