@@ -107,6 +107,13 @@ def test_where_little_is_lost_two_columns_meet_in_one_fold_at_most(d: int) -> No
         assert sketch.distortion < FoldedSketch(seed, 100 * d, width, 2048).distortion
 
 
+def test_signs_are_the_bits_that_are_drawn() -> None:
+    signs = folds._signs(np.random.default_rng(3), (5, 77))
+    bits = np.unpackbits(np.random.default_rng(3).integers(256, size=49, dtype=np.uint8))[: 5 * 77]
+    assert signs.dtype == np.float32
+    np.testing.assert_array_equal(signs.reshape(-1), np.where(bits, 1, -1))
+
+
 def test_lines_go_on_from_tile_to_tile() -> None:
     """Two columns meet in a fold if their distance is a multiple of its prime, whatever their tiles are."""
     sketch = sketch_of(3)
