@@ -26,6 +26,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from randeigen.types import Block
 
@@ -40,12 +41,15 @@ MAX_KEPT_BYTES = 2**18  # bytes of all rows, copied or cast, that are kept for t
 MAX_COPY_BYTES = 2**24  # bytes of a block from which unusable rows are left out by copying the others
 
 # Parts.
-PART_NUMBERS = 2**20  # numbers that a thread takes at once
-COPIED_PART_NUMBERS = 2**21  # numbers of a part that the thread copies: Python's lock is taken for each row
+PART_BYTES = 2**22  # bytes that a thread takes at once, of copies too: two threads' stay in a shared cache
 MIN_PART_COLUMNS = 2**12  # columns that it takes at least: an n×n Gram matrix comes of each part
 PART_MULTIPLE = 2**10  # columns of which a part has a multiple: those of one product
 ALIKE_COLUMNS = 16  # columns that BLAS adds up alike: those beyond a multiple it does in another way
 MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread has begun
+# Rows that lie a multiple of this many bytes apart begin at few places of a core's first cache, and put one
+# another out of it while they are multiplied; a line of the cache more between them and they do not.
+CROWDED_BYTES, CACHE_LINE_BYTES = 2**10, 2**6
+MIN_CROWDED_ROWS = 64  # rows: the product of so many gains more than a copy of them costs
 
 # Pieces.
 PIECE_BYTES = 2**23  # bytes copied at a time
@@ -93,8 +97,7 @@ def parts(block: Block, rows: int | None = None) -> list[Block]:
     n, width = block.shape
     if n * width < MIN_PARALLEL_NUMBERS:
         return [block]
-    numbers = PART_NUMBERS if isinstance(block, np.ndarray) else COPIED_PART_NUMBERS
-    step = max(numbers // min(n, rows or n), MIN_PART_COLUMNS)
+    step = max(PART_BYTES // (block.dtype.itemsize * min(n, rows or n)), MIN_PART_COLUMNS)
     step = min(step - step % PART_MULTIPLE, -(-width // 2))
     return [block[:, i : i + step] for i in range(0, width, step)]
 
@@ -104,6 +107,21 @@ def pieces(block: Block) -> list[Block]:
     numbers = PIECE_BYTES // 4 if isinstance(block, np.ndarray) else DEVICE_PIECES * PIECE_BYTES // 8
     columns = max(1, numbers // block.shape[0])
     return [block[:, i : i + columns] for i in range(0, block.shape[1], columns)]
+
+
+def memory_for_rows(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """(n, b) numbers, rows of which are multiplied with one another."""
+    n, width = shape
+    more = 0 if width * dtype.itemsize % CROWDED_BYTES else CACHE_LINE_BYTES // dtype.itemsize
+    return np.empty((n, width + more), dtype)[:, :width]
+
+
+def uncrowded(rows: NDArray[Any]) -> NDArray[Any]:
+    """The same rows, copied if there are many and they crowd a cache."""
+    if len(rows) < MIN_CROWDED_ROWS or rows.strides[0] % CROWDED_BYTES:
+        return rows
+    np.copyto(copy := memory_for_rows(rows.shape, rows.dtype), rows)
+    return copy
 
 
 def block_columns(d: int, n: int, itemsize: int, budget: int, multiple: int = 1) -> Iterator[slice]:

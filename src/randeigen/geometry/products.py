@@ -28,7 +28,7 @@ from randeigen.backend.arrays import (
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import has_small_kernels, parallel_map, parts
+from randeigen.backend.chunking import has_small_kernels, parallel_map, parts, uncrowded
 from randeigen.types import Array, Block, Index
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
@@ -144,14 +144,13 @@ def _by_panels(a: Any, step: int) -> Any:
     n, width = a.shape
     step = -(-width // -(-width // step))  # products of equal length, which begin where a cache line does
     step = min(step + -step % CACHE_LINE_NUMBERS, width)
-    blocks, even = _side_by_side(a, step), width - width % step
+    blocks, even = _side_by_side(a := uncrowded(a), step), width - width % step
     total = np.empty((n, n), a.dtype)
     for left, right in _panels(n, step):
         np.matmul(blocks[:, left], blocks[:, right].swapaxes(1, 2)).sum(0, out=total[left, right])
         if even < width:
             total[left, right] += a[left, even:] @ a[right, even:].T
-    above = _above_diagonal(n)
-    total[above] = total.T[above]
+    np.copyto(total, total.T.copy(), where=_above_diagonal(n))
     return total
 
 
@@ -187,8 +186,8 @@ def _panels(n: int, step: int) -> list[tuple[slice, slice]]:
 
 
 @lru_cache(maxsize=MAX_PANELLED_ROWS)
-def _above_diagonal(n: int) -> tuple[NDArray[np.intp], ...]:
-    return np.triu_indices(n, 1)
+def _above_diagonal(n: int) -> NDArray[np.bool_]:
+    return ~np.tri(n, dtype=bool)
 
 
 def border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
