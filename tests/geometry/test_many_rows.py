@@ -8,7 +8,7 @@ import pytest
 import randeigen
 from randeigen import rules
 from randeigen.geometry import folds, measure
-from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry
+from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import FoldedSketch
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.many_rows import ManyRowsAccumulator, folded_widths, folding
@@ -166,6 +166,26 @@ def test_a_subspace_follows_the_weights() -> None:
         assert residual <= 0.1 * variance
         if values[-1] > 1.5 * values[-2]:  # then it is the direction, too
             assert abs(np.corrcoef(projections, centred @ vectors[:, -1])[0, 1]) > 0.99
+
+
+@pytest.mark.parametrize("settled", [0.0, 1.1])
+@pytest.mark.parametrize("k", [60, 300, 20_000])
+def test_a_typical_row_is_measured_where_the_top_direction_may_be_no_wider(k: int, settled: float) -> None:
+    rng, n = np.random.default_rng(k), 200
+    points = rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.3)
+    squares = (points.astype(np.float64) ** 2).sum(axis=1)
+    start = rng.standard_normal((k, 1))
+    subspace = subspace_of(points, start)
+    origin = np.zeros(k, np.float32)
+    geometry = ManyRowsGeometry(points, origin, np.ones(n), start, squares=squares, subspace=subspace)
+    top = geometry.top_direction(np.ones(n), settled)
+    exact = np.median(((points - points.mean(axis=0)).astype(np.float64) ** 2).sum(axis=1)) / n
+    times = settled or 2.0
+    if top.variance <= times * exact:
+        assert top.typical_row_variance == pytest.approx(exact, rel=1e-4)
+    else:
+        assert top.typical_row_variance in (0.0, pytest.approx(exact, rel=1e-4))
+    np.testing.assert_allclose(geometry.squared_norms(), squares)
 
 
 def attacked(n: int, d: int, f: int, columns: slice = slice(None), dtype: type = np.float32) -> np.ndarray:
