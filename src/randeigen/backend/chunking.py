@@ -32,7 +32,7 @@ from randeigen.types import Block
 
 # Blocks.
 BLOCK_BYTES = 8 * 2**20  # bytes of a block that is copied out of the caller's rows
-HOST_VIEW_BLOCKS = 8  # a view may be as many blocks wide: it costs no memory, and each a meeting of threads
+HOST_VIEW_BLOCKS = 16  # a view may be as many blocks wide: it costs no memory, and each a meeting of threads
 DEVICE_VIEW_COLUMNS = 2**30  # columns of a view on a GPU, where each costs launches; 32 bits can count them
 DEVICE_COPY_BLOCKS = 4  # copies on a GPU may be as many blocks wide; that stays far below 64 MB
 MAX_BLOCK_COLUMNS = 4_200_000  # columns that are merged at once; a multiple of every block multiple in use
