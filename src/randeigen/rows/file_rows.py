@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import block_columns, block_width, parallel_map
+from randeigen.backend.chunking import block_columns, block_width, memory_for_rows, parallel_map
 from randeigen.errors import NO_USABLE_FILE, BadRows, Unusable
 from randeigen.rows.formats.headers import FORMATS, StructureVote
 from randeigen.rows.formats.io import (
@@ -133,7 +133,7 @@ class FileRows:
         `within`: only blocks among these columns.
         """
         shape = self._shape(multiple)
-        buffers = [np.empty((self.n, block_width(*shape)), self.work) for _ in range(2)]
+        buffers = [memory_for_rows((self.n, block_width(*shape)), self.work) for _ in range(2)]
         self._known = set(self._unusable)
         first, last = (within.start, within.stop) if within else (0, self.d)
         chosen = [cut for cut in block_columns(*shape) if first <= cut.start and cut.stop <= last]
