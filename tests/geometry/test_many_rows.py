@@ -7,7 +7,7 @@ import pytest
 
 import randeigen
 from randeigen import rules
-from randeigen.geometry import folds, measure
+from randeigen.geometry import folds, measure, subspace
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import FoldedSketch
 from randeigen.geometry.gram import GramGeometry
@@ -121,6 +121,20 @@ def test_lines_go_on_from_tile_to_tile() -> None:
         sketch.folds, sketch.tile_at(0).offsets, sketch.tile_at(sketch.tile).offsets, strict=True
     ):
         assert (second - first - sketch.tile) % fold.line == 0
+
+
+@pytest.mark.parametrize("k", [1, 15, 2591, 2592, 2593, 5185])  # columns of one, two and three pieces
+@pytest.mark.parametrize("n", [1, 47, 48, 500])
+def test_the_covariance_times_vectors_is_exact_to_rounding(n: int, k: int) -> None:
+    rng = np.random.default_rng(n + k)
+    points = (rng.standard_normal((n, k)) + 1).astype(np.float32)
+    w = rng.random(n) * (rng.random(n) > 0.2) + 1e-3
+    w /= w.sum()
+    vectors, mean = rng.standard_normal((8, k)), w @ points
+    centred = points - mean
+    exact = (vectors @ centred.T * w) @ centred
+    size = np.linalg.norm(vectors, axis=1, keepdims=True) * (w @ (points**2).sum(axis=1))
+    assert (abs(subspace._covariance_times(points, w, mean, vectors) - exact) <= 1e-5 * size).all()
 
 
 @pytest.mark.parametrize(("n", "k"), [(60, 300), (200, 500)])
