@@ -288,6 +288,32 @@ def test_the_matrix_of_few_rows_is_symmetric_to_the_bit(
     assert error.max() <= rounding(n, 5000, rows.itemsize)
 
 
+@pytest.mark.parametrize("n", [2, 8, 9, 16, 17, 33, 100, 128])
+def test_so_is_that_of_wide_rows_which_are_multiplied_in_smaller_panels(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("randeigen.geometry.products.has_small_kernels", lambda: True)
+    rows = np.random.default_rng(n).standard_normal((n, 9001)).astype(np.float32)
+    gram, exact = products(rows)[:n, :n], rows.astype(np.float64)
+    assert np.array_equal(gram, gram.T)
+    norms = np.linalg.norm(exact, axis=1)
+    assert (abs(gram - exact @ exact.T) / np.outer(norms, norms)).max() <= rounding(n, 9001, 4)
+
+
+@pytest.mark.parametrize("n", [20, 63, 64, 100, 128])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_crowd_a_cache_have_the_products_of_rows_that_do_not(n: int, dtype: type) -> None:
+    rows = np.random.default_rng(n).standard_normal((n, 2**13)).astype(dtype)
+    apart = np.empty((n, 2**13 + 24), dtype)[:, : 2**13]
+    apart[:] = rows
+    np.testing.assert_array_equal(products(rows), products(apart))
+    for given in (rows, apart):
+        copied = chunking.uncrowded(given)
+        np.testing.assert_array_equal(copied, given)
+        assert (copied is given) == (n < 64 or given is apart)
+        assert n < 64 or copied.strides[0] % 1024
+
+
 @pytest.mark.parametrize(("core", "expected"), [(b"SkylakeX", True), (b"Haswell", False), (None, False)])
 def test_small_products_are_quick_where_openblas_has_kernels_for_the_processor(
     core: bytes | None, expected: bool, monkeypatch: pytest.MonkeyPatch

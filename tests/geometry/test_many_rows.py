@@ -7,8 +7,8 @@ import pytest
 
 import randeigen
 from randeigen import rules
-from randeigen.geometry import folds, measure
-from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry
+from randeigen.geometry import folds, measure, subspace
+from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import FoldedSketch
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.many_rows import ManyRowsAccumulator, folded_widths, folding
@@ -107,6 +107,13 @@ def test_where_little_is_lost_two_columns_meet_in_one_fold_at_most(d: int) -> No
         assert sketch.distortion < FoldedSketch(seed, 100 * d, width, 2048).distortion
 
 
+def test_signs_are_the_bits_that_are_drawn() -> None:
+    signs = folds._signs(np.random.default_rng(3), (5, 77))
+    bits = np.unpackbits(np.random.default_rng(3).integers(256, size=49, dtype=np.uint8))[: 5 * 77]
+    assert signs.dtype == np.float32
+    np.testing.assert_array_equal(signs.reshape(-1), np.where(bits, 1, -1))
+
+
 def test_lines_go_on_from_tile_to_tile() -> None:
     """Two columns meet in a fold if their distance is a multiple of its prime, whatever their tiles are."""
     sketch = sketch_of(3)
@@ -114,6 +121,20 @@ def test_lines_go_on_from_tile_to_tile() -> None:
         sketch.folds, sketch.tile_at(0).offsets, sketch.tile_at(sketch.tile).offsets, strict=True
     ):
         assert (second - first - sketch.tile) % fold.line == 0
+
+
+@pytest.mark.parametrize("k", [1, 15, 2591, 2592, 2593, 5185])  # columns of one, two and three pieces
+@pytest.mark.parametrize("n", [1, 47, 48, 500])
+def test_the_covariance_times_vectors_is_exact_to_rounding(n: int, k: int) -> None:
+    rng = np.random.default_rng(n + k)
+    points = (rng.standard_normal((n, k)) + 1).astype(np.float32)
+    w = rng.random(n) * (rng.random(n) > 0.2) + 1e-3
+    w /= w.sum()
+    vectors, mean = rng.standard_normal((8, k)), w @ points
+    centred = points - mean
+    exact = (vectors @ centred.T * w) @ centred
+    size = np.linalg.norm(vectors, axis=1, keepdims=True) * (w @ (points**2).sum(axis=1))
+    assert (abs(subspace._covariance_times(points, w, mean, vectors) - exact) <= 1e-5 * size).all()
 
 
 @pytest.mark.parametrize(("n", "k"), [(60, 300), (200, 500)])
@@ -159,6 +180,26 @@ def test_a_subspace_follows_the_weights() -> None:
         assert residual <= 0.1 * variance
         if values[-1] > 1.5 * values[-2]:  # then it is the direction, too
             assert abs(np.corrcoef(projections, centred @ vectors[:, -1])[0, 1]) > 0.99
+
+
+@pytest.mark.parametrize("settled", [0.0, 1.1])
+@pytest.mark.parametrize("k", [60, 300, 20_000])
+def test_a_typical_row_is_measured_where_the_top_direction_may_be_no_wider(k: int, settled: float) -> None:
+    rng, n = np.random.default_rng(k), 200
+    points = rng.standard_normal((n, k)).astype(np.float32) + np.float32(0.3)
+    squares = (points.astype(np.float64) ** 2).sum(axis=1)
+    start = rng.standard_normal((k, 1))
+    subspace = subspace_of(points, start)
+    origin = np.zeros(k, np.float32)
+    geometry = ManyRowsGeometry(points, origin, np.ones(n), start, squares=squares, subspace=subspace)
+    top = geometry.top_direction(np.ones(n), settled)
+    exact = np.median(((points - points.mean(axis=0)).astype(np.float64) ** 2).sum(axis=1)) / n
+    times = settled or 2.0
+    if top.variance <= times * exact:
+        assert top.typical_row_variance == pytest.approx(exact, rel=1e-4)
+    else:
+        assert top.typical_row_variance in (0.0, pytest.approx(exact, rel=1e-4))
+    np.testing.assert_allclose(geometry.squared_norms(), squares)
 
 
 def attacked(n: int, d: int, f: int, columns: slice = slice(None), dtype: type = np.float32) -> np.ndarray:

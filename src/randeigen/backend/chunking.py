@@ -26,12 +26,13 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from randeigen.types import Block
 
 # Blocks.
 BLOCK_BYTES = 8 * 2**20  # bytes of a block that is copied out of the caller's rows
-HOST_VIEW_BLOCKS = 8  # a view may be as many blocks wide: it costs no memory, and each a meeting of threads
+HOST_VIEW_BLOCKS = 16  # a view may be as many blocks wide: it costs no memory, and each a meeting of threads
 DEVICE_VIEW_COLUMNS = 2**30  # columns of a view on a GPU, where each costs launches; 32 bits can count them
 DEVICE_COPY_BLOCKS = 4  # copies on a GPU may be as many blocks wide; that stays far below 64 MB
 MAX_BLOCK_COLUMNS = 4_200_000  # columns that are merged at once; a multiple of every block multiple in use
@@ -40,12 +41,15 @@ MAX_KEPT_BYTES = 2**18  # bytes of all rows, copied or cast, that are kept for t
 MAX_COPY_BYTES = 2**24  # bytes of a block from which unusable rows are left out by copying the others
 
 # Parts.
-PART_NUMBERS = 2**20  # numbers that a thread takes at once
-COPIED_PART_NUMBERS = 2**21  # numbers of a part that the thread copies: Python's lock is taken for each row
+PART_BYTES = 2**22  # bytes that a thread takes at once, of copies too: two threads' stay in a shared cache
 MIN_PART_COLUMNS = 2**12  # columns that it takes at least: an n×n Gram matrix comes of each part
 PART_MULTIPLE = 2**10  # columns of which a part has a multiple: those of one product
 ALIKE_COLUMNS = 16  # columns that BLAS adds up alike: those beyond a multiple it does in another way
 MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread has begun
+# Rows that lie a multiple of this many bytes apart begin at few places of a core's first cache, and put one
+# another out of it while they are multiplied; a line of the cache more between them and they do not.
+CROWDED_BYTES, CACHE_LINE_BYTES = 2**10, 2**6
+MIN_CROWDED_ROWS = 64  # rows: the product of so many gains more than a copy of them costs
 
 # Pieces.
 PIECE_BYTES = 2**23  # bytes copied at a time
@@ -93,8 +97,7 @@ def parts(block: Block, rows: int | None = None) -> list[Block]:
     n, width = block.shape
     if n * width < MIN_PARALLEL_NUMBERS:
         return [block]
-    numbers = PART_NUMBERS if isinstance(block, np.ndarray) else COPIED_PART_NUMBERS
-    step = max(numbers // min(n, rows or n), MIN_PART_COLUMNS)
+    step = max(PART_BYTES // (block.dtype.itemsize * min(n, rows or n)), MIN_PART_COLUMNS)
     step = min(step - step % PART_MULTIPLE, -(-width // 2))
     return [block[:, i : i + step] for i in range(0, width, step)]
 
@@ -104,6 +107,21 @@ def pieces(block: Block) -> list[Block]:
     numbers = PIECE_BYTES // 4 if isinstance(block, np.ndarray) else DEVICE_PIECES * PIECE_BYTES // 8
     columns = max(1, numbers // block.shape[0])
     return [block[:, i : i + columns] for i in range(0, block.shape[1], columns)]
+
+
+def memory_for_rows(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """(n, b) numbers, rows of which are multiplied with one another."""
+    n, width = shape
+    more = 0 if width * dtype.itemsize % CROWDED_BYTES else CACHE_LINE_BYTES // dtype.itemsize
+    return np.empty((n, width + more), dtype)[:, :width]
+
+
+def uncrowded(rows: NDArray[Any]) -> NDArray[Any]:
+    """The same rows, copied if there are many and they crowd a cache."""
+    if len(rows) < MIN_CROWDED_ROWS or rows.strides[0] % CROWDED_BYTES:
+        return rows
+    np.copyto(copy := memory_for_rows(rows.shape, rows.dtype), rows)
+    return copy
 
 
 def block_columns(d: int, n: int, itemsize: int, budget: int, multiple: int = 1) -> Iterator[slice]:
@@ -158,25 +176,6 @@ def parallel_map(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
             for helper in helping:  # one that never began, the others being busy, is not waited for
                 helper.cancel() or helper.result()
         return [results[index] for index in range(len(parts))]
-
-
-def one_ahead(work: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
-    """`work` on every part, in order, the next one while a result is in use: for what waits for a disk."""
-    if len(parts) < 2:
-        yield from map(work, parts)
-        return
-    error_state = np.geterr()
-
-    def in_thread(part: Part) -> Result:
-        with np.errstate(**error_state):
-            return work(part)
-
-    with ThreadPoolExecutor(1, "randeigen-reader") as thread:
-        coming = thread.submit(in_thread, parts[0])
-        for part in parts[1:]:
-            result, coming = coming.result(), thread.submit(in_thread, part)
-            yield result
-        yield coming.result()
 
 
 def single_threaded_blas(n: int) -> AbstractContextManager[object]:

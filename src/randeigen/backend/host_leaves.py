@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import COPIED_PART_NUMBERS, TORCH_GRAIN, parallel_map
+from randeigen.backend.chunking import PART_BYTES, TORCH_GRAIN, memory_for_rows, parallel_map
 
 INFINITE_FLOAT16 = 0x7C00  # the bits of infinity; those of NaN are above, those of finite numbers below
 NAN_BFLOAT16 = 0x7FC0  # its bits
@@ -45,9 +45,9 @@ class HostLeaves:
 
     def numpy(self) -> NDArray[Any]:
         """The rows side by side, in an array of the caller's own; what is wider than a part by every core."""
-        out, columns = np.empty(self.shape, self.dtype), self._columns
+        out, columns = memory_for_rows(self.shape, self.dtype), self._columns
         if columns.step == 1:
-            lines = max(1, 2 * COPIED_PART_NUMBERS // max(len(columns), 1))
+            lines = max(1, 2 * PART_BYTES // (self.dtype.itemsize * max(len(columns), 1)))
             where = slice(columns.start, columns.stop)
             groups = [slice(i, i + lines) for i in range(0, len(self._rows), lines)]
             parallel_map(lambda some: self._fill(out[some], self._rows[some], where), groups)

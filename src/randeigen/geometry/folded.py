@@ -19,6 +19,8 @@ from randeigen.geometry.subspace import GrowingSubspace, projections_on, upper_b
 from randeigen.types import Array, TopDirection
 
 MAX_GRAM_ROWS = 600  # rows up to which a Gram matrix of the points takes less time than products with them
+FAR_ABOVE_TYPICAL = 2.0  # times a typical row's variance: how much nearer to it the top one is nobody asks
+NORM_ROUNDING = 1.001  # of squared norms in float32, with room to spare
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +36,14 @@ class ManyRowsGeometry(SketchGeometry):
         with single_threaded_blas(0):
             variance, projections, residual = self.subspace.top(w)
         projections = np.where(weights > 0, projections, 0.0)
-        typical = self._typical_row_variance(w, variance)
+        typical = self._typical_row_variance(w, variance, settled or FAR_ABOVE_TYPICAL)
         return TopDirection(variance, projections, typical, 2 * residual)
 
-    def _typical_row_variance(self, w: Array, variance: float) -> float:
-        """median wᵢ‖yᵢ − μ‖²; 0 where an upper bound shows that it is far below the variance."""
+    def _typical_row_variance(self, w: Array, variance: float, times: float) -> float:
+        """median wᵢ‖yᵢ − μ‖²; 0 where an upper bound shows that the variance is so many times it, or more."""
         live, mean = w > 0, weighted_sum(self.points, w)
         most = w * (np.sqrt(self.squares) + math.sqrt(mean @ mean)) ** 2
-        if variance > 2 * median(most[live]):
+        if variance > NORM_ROUNDING * times * median(most[live]):
             return 0.0
         return median((w * self._from(mean))[live])
 
@@ -53,6 +55,8 @@ class ManyRowsGeometry(SketchGeometry):
         return np.asarray(np.maximum(away, 0.0))
 
     def squared_norms(self) -> Array:
+        if not self.origin.any():  # there was no pivot in any tile
+            return self.squares
         return self._from(self.origin.astype(np.float64))
 
     def squared_norms_from_pivot(self) -> Array:

@@ -45,6 +45,7 @@ MIN_WIDTH = CHECK_FOLDS * 600  # columns of a sketch: enough primes, all longer 
 # 1e-8. What rows that fill many columns may be short of is less, as in a Gaussian projection: 5 standard
 # deviations, sqrt(2/k).
 LOST_FOLDS, LOST_FOLDS_OF_SINGLE_MEETINGS = 2.0, 1.6
+SIGNS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) * np.float32(2) - np.float32(1)
 
 
 class Fold(NamedTuple):
@@ -166,9 +167,9 @@ def columns_of_copied_tiles(n: int) -> int:
 
 
 def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    count = int(np.prod(shape))
-    bits = np.unpackbits(rng.integers(256, size=-(-count // 8), dtype=np.uint8))[:count]
-    return (bits.astype(np.float32) * 2 - 1).reshape(shape)
+    count = math.prod(shape)
+    octets = rng.integers(256, size=-(-count // 8), dtype=np.uint8)
+    return np.asarray(SIGNS_OF_BYTE.take(octets, axis=0).reshape(-1)[:count].reshape(shape))
 
 
 def _folds(lengths: list[int]) -> list[Fold]:

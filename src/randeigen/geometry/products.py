@@ -28,14 +28,15 @@ from randeigen.backend.arrays import (
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import has_small_kernels, parallel_map, parts
+from randeigen.backend.chunking import has_small_kernels, parallel_map, parts, uncrowded
 from randeigen.types import Array, Block, Index
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
 
 MAX_PANELLED_ROWS = 128  # rows: of more BLAS's own symmetric product is as quick
 MAX_VECTOR_ROWS = 7  # rows: of fewer a product of matrices takes longer to prepare than one of vectors
-PANEL_ROWS = 16  # rows of a panel
+PANEL_ROWS = 16  # rows of a panel; of wide ones half as many, since fewer pairs are multiplied twice then
+MIN_HALVED_COLUMNS = 2**13  # columns of such rows
 MIN_PANELLED_NUMBERS = 2**13  # numbers: of fewer a single product is done before panels are cut
 SMALL_PRODUCT = 10**6  # multiplications that OpenBLAS does without copying its operands
 CACHE_LINE_NUMBERS = 16  # numbers of float32 that a line of the cache holds
@@ -144,14 +145,13 @@ def _by_panels(a: Any, step: int) -> Any:
     n, width = a.shape
     step = -(-width // -(-width // step))  # products of equal length, which begin where a cache line does
     step = min(step + -step % CACHE_LINE_NUMBERS, width)
-    blocks, even = _side_by_side(a, step), width - width % step
+    blocks, even = _side_by_side(a := uncrowded(a), step), width - width % step
     total = np.empty((n, n), a.dtype)
-    for left, right in _panels(n, step):
+    for left, right in _panels(n, step, PANEL_ROWS // (2 if width >= MIN_HALVED_COLUMNS else 1)):
         np.matmul(blocks[:, left], blocks[:, right].swapaxes(1, 2)).sum(0, out=total[left, right])
         if even < width:
             total[left, right] += a[left, even:] @ a[right, even:].T
-    above = _above_diagonal(n)
-    total[above] = total.T[above]
+    np.copyto(total, total.T.copy(), where=_above_diagonal(n))
     return total
 
 
@@ -171,12 +171,12 @@ def _side_by_side(a: Any, step: int) -> Any:
 
 
 @lru_cache(maxsize=MAX_PANELLED_ROWS)
-def _panels(n: int, step: int) -> list[tuple[slice, slice]]:
+def _panels(n: int, step: int, rows: int) -> list[tuple[slice, slice]]:
     """Which rows are multiplied with which: all pairs, one way round, in products small enough for BLAS."""
     pairs: list[tuple[slice, slice]] = []
-    wide = SMALL_PRODUCT // (PANEL_ROWS * step)
-    for start in range(0, n, PANEL_ROWS):
-        stop = min(start + PANEL_ROWS, n)
+    wide = SMALL_PRODUCT // (rows * step)
+    for start in range(0, n, rows):
+        stop = min(start + rows, n)
         columns = -(-stop // -(-stop // wide))
         for j in range(0, stop, columns):
             right = slice(j, min(j + columns, stop))
@@ -187,8 +187,8 @@ def _panels(n: int, step: int) -> list[tuple[slice, slice]]:
 
 
 @lru_cache(maxsize=MAX_PANELLED_ROWS)
-def _above_diagonal(n: int) -> tuple[NDArray[np.intp], ...]:
-    return np.triu_indices(n, 1)
+def _above_diagonal(n: int) -> NDArray[np.bool_]:
+    return ~np.tri(n, dtype=bool)
 
 
 def border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:

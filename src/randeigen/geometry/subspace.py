@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import parallel_map
+from randeigen.backend.chunking import memory_for_rows, parallel_map
 from randeigen.geometry.eigen import Top, decomposed
 from randeigen.geometry.lanczos import upper_allowance
 from randeigen.geometry.products import CACHE_LINE_NUMBERS, SMALL_PRODUCT
@@ -128,8 +128,10 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
     dimensions, n being its square over λ.
     """
     chance = UPPER_FAILURE_PROBABILITY ** (1 / STARTS)
-    mean = weighted_sum(points, w)
-    vectors = _combined(points, np.sqrt(w)[:, None] * rng.standard_normal((len(w), STARTS)), mean)
+    shares = np.sqrt(w)[:, None] * rng.standard_normal((len(w), STARTS))
+    sums = _combined(points, np.column_stack((shares, w)))
+    mean = sums[-1]
+    vectors = sums[:-1] - shares.sum(axis=0)[:, None] * mean
     sizes = np.sqrt((vectors**2).sum(axis=1))
     if not (sizes.min() > 0 and sizes.max() < math.inf):
         return Top(0.0 if sizes.max() == 0 else math.inf, mean)
@@ -160,22 +162,23 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
     return Top(value, mean, max(max(bounds) - value, 0.0) if value < math.inf else 0.0)
 
 
-def _combined(points: Points, coefficients: Array, mean: Array) -> Array:
-    """(p, k) combinations of the centred points."""
+def _combined(points: Points, coefficients: Array) -> Array:
+    """(p, k) combinations of the points."""
     narrow = np.ascontiguousarray(coefficients.T, np.float32)
-    total = _sums_of_products(points, len(narrow), lambda rows, cut: narrow[:, rows])
-    return np.asarray(total - coefficients.sum(axis=0)[:, None] * mean)
+    return _sums_of_products(points, len(narrow), lambda rows, pieces: narrow[:, rows])
 
 
 def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
     """(p, k) the weighted covariance times each of p vectors; the points are read once."""
-    narrow, weights = _Cut(vectors.astype(np.float32), len(vectors)), w.astype(np.float32)
-    shift = (vectors @ mean).astype(np.float32)[:, None]
+    weights, shift = w.astype(np.float32), (vectors @ mean).astype(np.float32)[:, None]
     shares = np.empty((len(vectors), len(w)), np.float32)
+    many, width = _cut(mean.size, len(vectors))
+    narrow = np.zeros((len(vectors), many * width), np.float32)
+    narrow[:, : mean.size] = vectors
+    pieces_of_vectors = _pieces(narrow, many)
 
-    def centred(rows: slice, cut: _Cut) -> Points:
-        here = np.matmul(narrow.pieces, cut.pieces.transpose(0, 2, 1)).sum(axis=0)
-        here += narrow.rest @ cut.rest.T
+    def centred(rows: slice, pieces: Points) -> Points:
+        here = np.matmul(pieces_of_vectors, pieces.transpose(0, 2, 1)).sum(axis=0)
         here -= shift
         here *= weights[rows]
         shares[:, rows] = here
@@ -185,30 +188,43 @@ def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> 
     return np.asarray(total - shares.sum(axis=1, dtype=np.float64)[:, None] * mean)
 
 
-class _Cut:
-    """Views of (r, k) numbers: pieces of their columns, as wide as suits a product, and the columns left."""
+def _cut(k: int, count: int) -> tuple[int, int]:
+    """Into how many pieces of how many columns points are cut for products with so many vectors.
 
-    def __init__(self, numbers: Points, count: int) -> None:
-        r, k = numbers.shape
-        many = -(-count * PRODUCT_ROWS * k // SMALL_PRODUCT)
-        width = k // many // CACHE_LINE_NUMBERS * CACHE_LINE_NUMBERS
-        self.pieces = numbers[:, : many * width].reshape(r, many, width).transpose(1, 0, 2)
-        self.rest = numbers[:, many * width :]
+    The last piece may reach beyond the points; there it holds zeros.
+    """
+    most = SMALL_PRODUCT // (count * PRODUCT_ROWS)
+    many = -(-k // (most - most % CACHE_LINE_NUMBERS))
+    width = -(-k // many)
+    return many, width + -width % CACHE_LINE_NUMBERS
 
 
-def _sums_of_products(points: Points, count: int, shares: Callable[[slice, _Cut], Points]) -> Array:
-    """(p, k) p sums over the points, each times its (p, r) shares; some at a time, which stay in a cache."""
+def _pieces(numbers: Points, many: int) -> Points:
+    """(m, r, b) pieces of the columns, where they lie."""
+    return np.asarray(numbers.reshape(len(numbers), many, -1).transpose(1, 0, 2))
+
+
+def _sums_of_products(points: Points, count: int, shares: Callable[[slice, Points], Points]) -> Array:
+    """(p, k) p sums over the points, each times its (p, r) shares.
+
+    Some points at a time are copied first: that reads them as memory gives them soonest, and the products,
+    which read here and there, find them in a cache.
+    """
+    k = points.shape[1]
+    many, width = _cut(k, count)
 
     def work(rows: slice) -> Points:
-        total, product = np.zeros((2, count, points.shape[1]), np.float32)
-        out = _Cut(product, count)
+        total, product = np.zeros((2, many, count, width), np.float32)
+        room = memory_for_rows((PRODUCT_ROWS, many * width), np.dtype(np.float32))
+        room[:] = 0
         for i in range(rows.start, rows.stop, PRODUCT_ROWS):
             some = slice(i, min(i + PRODUCT_ROWS, rows.stop))
-            cut = _Cut(points[some], count)
-            part = shares(some, cut)
-            np.matmul(part, cut.pieces, out=out.pieces)
-            np.matmul(part, cut.rest, out=out.rest)
+            here = room[: some.stop - i]
+            np.copyto(here[:, :k], points[some])
+            pieces = _pieces(here, many)
+            np.matmul(shares(some, pieces), pieces, out=product)
             np.add(total, product, out=total)
         return total
 
-    return _total(_map(work, len(points), PRODUCT_ROWS))
+    total = _total(_map(work, len(points), PRODUCT_ROWS))
+    return np.asarray(total.transpose(1, 0, 2).reshape(count, -1)[:, :k])

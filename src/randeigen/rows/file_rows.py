@@ -8,13 +8,14 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from io import RawIOBase
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import block_columns, block_width, one_ahead, parallel_map
+from randeigen.backend.chunking import block_columns, block_width, memory_for_rows, parallel_map
 from randeigen.errors import NO_USABLE_FILE, BadRows, Unusable
 from randeigen.rows.formats.headers import FORMATS, StructureVote
 from randeigen.rows.formats.io import (
@@ -35,7 +36,27 @@ BLOCKS_AHEAD = 8  # blocks that are fetched from a store at once: a request take
 MAX_SEGMENTS = 256  # runs of blocks that workers can share among them
 READERS = 2  # threads that read a block, each its own files
 MAPPED_BYTES = 2**28  # bytes of an array from which an answer is kept in a file while it is made
+ColumnsRead = tuple[slice, Block]
 Visit = Callable[[int, RawIOBase, int], None]  # (row, its open file, its size)
+
+
+def _one_ahead(read: Callable[[slice], ColumnsRead], chosen: Sequence[slice]) -> Iterator[ColumnsRead]:
+    """What is read of these columns, in order, the next while one is in use: it waits for a disk."""
+    if len(chosen) < 2:
+        yield from map(read, chosen)
+        return
+    error_state = np.geterr()
+
+    def in_thread(columns: slice) -> ColumnsRead:
+        with np.errstate(**error_state):
+            return read(columns)
+
+    with ThreadPoolExecutor(1, "randeigen-reader") as thread:
+        coming = thread.submit(in_thread, chosen[0])
+        for columns in chosen[1:]:
+            result, coming = coming.result(), thread.submit(in_thread, columns)
+            yield result
+        yield coming.result()
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -112,7 +133,7 @@ class FileRows:
         `within`: only blocks among these columns.
         """
         shape = self._shape(multiple)
-        buffers = [np.empty((self.n, block_width(*shape)), self.work) for _ in range(2)]
+        buffers = [memory_for_rows((self.n, block_width(*shape)), self.work) for _ in range(2)]
         self._known = set(self._unusable)
         first, last = (within.start, within.stop) if within else (0, self.d)
         chosen = [cut for cut in block_columns(*shape) if first <= cut.start and cut.stop <= last]
@@ -136,7 +157,7 @@ class FileRows:
                 parallel_map(fill, groups)
                 return columns, block
 
-            yield from one_ahead(read, chosen)
+            yield from _one_ahead(read, chosen)
 
     def _fetch(self, reader: Reader, columns: slice, width: int) -> None:
         """The first of these columns, a few blocks wide, of all objects behind URLs at once."""
