@@ -94,8 +94,9 @@ class Union:
         with np.errstate(all="ignore"):
             # An answer of 0, whatever was sent, is not moved.
             moves = np.broadcast_to(scales, len(weights)) > 0
-            held = Held(np.where(moves, held.heaviest, 0.0), np.where(moves, held.others, 1.0))
-            variances = np.where(moves, variances, 0.0)
+            if not moves.all():
+                held = Held(np.where(moves, held.heaviest, 0.0), np.where(moves, held.others, 1.0))
+                variances = np.where(moves, variances, 0.0)
             bounds = scales * bounds_of_parts(held, variances)
             least = np.where(bounds > 0, SMALLEST_SQUARE, 0.0)
             self._squares += float(np.maximum(bounds**2, least).sum())

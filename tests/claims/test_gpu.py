@@ -195,7 +195,7 @@ def test_in_float32_a_federation_on_a_gpu_is_the_one_on_a_cpu(
     from randeigen.lab import clients, stacked_cuda
 
     monkeypatch.setattr(stacked_cuda, "takes", lambda *block: False)
-    monkeypatch.setattr(clients, "_tensor_cores", lambda device: nullcontext())
+    monkeypatch.setattr(clients, "tensor_cores", lambda device: nullcontext())
     spec = federation(attack, partition)
     first = [lab.Federation.of(spec, device=device) for device in ("cuda", "cpu")]
     here, there = (one.rows(1, one.info.initial_weights, *one.participants(1)) for one in first)

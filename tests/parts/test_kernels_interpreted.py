@@ -82,6 +82,18 @@ def test_a_row_that_is_not_finite_in_one_part_is_left_out_of_all(monkeypatch: An
     alike(here, randeigen.aggregate(rows, seed=0, f=4, partition=cut))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-170, 3e38, 1e200])
+def test_sums_that_do_not_fit_are_those_of_a_cpu(size: float, dtype: str, monkeypatch: Any) -> None:
+    rows = size * (1 + 0.1 * np.random.default_rng(0).random((9, 5 * 20)))
+    rows = np.minimum(rows, np.finfo(dtype).max).astype(dtype)
+    here = on_kernels(rows, monkeypatch, f=2, partition="columns:20")
+    there = randeigen.aggregate(rows, seed=0, f=2, partition="columns:20")
+    np.testing.assert_allclose(here.mean, there.mean, rtol=1e-6)
+    np.testing.assert_allclose(here.parts.weights, there.parts.weights, atol=1e-5)
+    assert here.bias_bound == pytest.approx(there.bias_bound, rel=1e-3, abs=1e-300)
+
+
 @pytest.mark.parametrize("n", [7, 20, 32])
 def test_the_parts_that_stand_out_of_a_hybrid_are_those_of_a_cpu(n: int, monkeypatch: Any) -> None:
     rows = np.random.default_rng(0).standard_normal((n, 300 * 40), dtype=np.float32)

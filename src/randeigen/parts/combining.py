@@ -220,9 +220,8 @@ class Combining:
             weights, variances, scales = weights[beside(order, weights)], variances[order], scales[order]
         if quick := in_float32(pieces, weights, variances):
             return _Group(first, judged, quick[0].reshape(-1), quick[1])
-        if in_kernels(pieces):
-            answer, error = weighted_by_kernel(pieces, weights, scales)
-            return _Group(first, judged, answer.reshape(-1), error)
+        if in_kernels(pieces) and (by_kernel := weighted_by_kernel(pieces, weights, scales)):
+            return _Group(first, judged, by_kernel[0].reshape(-1), by_kernel[1])
         sums, errors, done = [], [], 0
         for numbers in slices_of(pieces, in_float64=True):
             own = weights[done : done + len(numbers)]

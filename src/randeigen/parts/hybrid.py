@@ -154,14 +154,16 @@ class HybridJudge:
         """Those that stand out, by a GPU's kernels that judge all, and which were measured well; or None."""
         if not batch.has_kernel():
             return None
-        before = batch.top_directions(batch.prior_weights * beside(self.inner.prior, batch.prior_weights))
-        judged = self.inner.batch(batch)
+        batch = self.inner.with_prior(batch)
+        before = batch.top_directions(batch.prior_weights)
+        judged = self.inner.weighted_batch(batch)
         if judged is None:
             return None
         sound = fits & ~np.isnan(judged.variances)
         variances = as_host(before.variances)
         out = np.flatnonzero(sound & (variances > most * most))
-        own = out[self._worthwhile(judged.take(out.tolist()), variances[out])].tolist() if out.size else []
+        in_memory = judged._replace(device_weights=None)
+        own = out[self._worthwhile(in_memory.take(out.tolist()), variances[out])].tolist() if out.size else []
         if not own:
             return [], sound
         of_own = judged.take(own)
@@ -232,7 +234,8 @@ class HybridJudge:
 
     def _worthwhile(self, judged: Judged, variances: Array) -> Any:
         f, before = max(self.inner.assumed.f, 1), bounds_of_parts(self._held, variances)
-        after = bounds_of_parts(held_by_heaviest(as_host(judged.weights), f), judged.variances)
+        held = judged.held if f == self.inner.assumed.certified else None
+        after = bounds_of_parts(held or held_by_heaviest(as_host(judged.weights), f), judged.variances)
         return judged.scales * after < WORTHWHILE * before
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
 MIN_BATCHED_PARTS = 5  # parts: fewer are judged sooner one after the other
 # Rows or columns, whichever are fewer: larger parts are judged sooner one after the other in main memory.
 MAX_BATCHED_SIZE = 160
+
+
+Clouds = TypeVar("Clouds", GramBatch, PointBatch, "GramBatch | PointBatch")
 
 
 class Judged(NamedTuple):
@@ -157,8 +160,15 @@ class Judge:
 
     def batch(self, batch: GramBatch | PointBatch) -> Judged | None:
         """Many parts at once; None where the rule takes one after the other."""
+        return self.weighted_batch(self.with_prior(batch))
+
+    def with_prior(self, batch: Clouds) -> Clouds:
+        """The same parts, their rows with this judge's prior weights."""
         prior = beside(self.prior, batch.prior_weights)
-        batch = replace(batch, prior_weights=batch.prior_weights * prior)
+        return replace(batch, prior_weights=batch.prior_weights * prior)
+
+    def weighted_batch(self, batch: GramBatch | PointBatch) -> Judged | None:
+        """`batch` of parts whose rows have their prior weights."""
         verdict = self.rule.decide_each(batch, self.assumed.f)
         if verdict is None:
             return None

@@ -45,10 +45,8 @@ class MeasuredParts:
                 f"partition has {len(keys)} groups of columns, too many for {rows.n} rows; give fewer, or "
                 "equal ones side by side, as columns:NUMBER cuts them."
             )
+        self._seed = seed
         self._accumulators = {key: GramAccumulator(rows.n, seed, k) for k, key in enumerate(keys)}
-        first, *others = self._accumulators.values()
-        for each in others:
-            each.start = first.start
         with np.errstate(all="ignore"):
             for columns, block in as_matrices(rows.blocks()):
                 self._add(columns, as_host_array(block))
@@ -77,9 +75,9 @@ class MeasuredParts:
     def _finish(self) -> GramGeometry:
         every = list(self._accumulators.values())
         unusable = reduce(np.logical_or, (each.unusable for each in every))
-        whole = GramAccumulator(every[0].n, 0)
+        whole = GramAccumulator(every[0].n, self._seed)
         whole.total = reduce(added, (each.total for each in every))
-        whole.start, whole.precision = every[0].start, max(each.precision for each in every)
+        whole.precision = max(each.precision for each in every)
         whole.underflow = sum(each.underflow for each in every)
         for each in (whole, *every):
             each.unusable |= unusable

@@ -49,14 +49,19 @@ def weighted(numbers: Any, weights: Numbers) -> tuple[Any, float]:
     return sums, error
 
 
-def weighted_by_kernel(pieces: Any, weights: Numbers, scales: Array) -> tuple[Any, float]:
-    """`weighted` by a GPU's kernel, in the dtype of the pieces; the sums of the weights are the scales."""
+def weighted_by_kernel(pieces: Any, weights: Numbers, scales: Array) -> tuple[Any, float] | None:
+    """`weighted` by a GPU's kernel, in the dtype of the pieces; None where squares or sums do not fit.
+
+    The sums of the weights are the scales.
+    """
     from randeigen.backend.cuda.part_kernels import weighted_sums
 
     sums, facts = weighted_sums(pieces, weights)
     squares = np.where(scales > 0, facts.squares / scales, 0.0)
-    if not (1e-200 < float(squares.max()) < math.inf and float(facts.largest.max()) < math.inf):
-        return weighted(as_float64(pieces), weights)  # whose squares do not fit, or are none
+    largest = float(squares.max())
+    plain = pieces.dtype.itemsize == 4 or largest > 1e-200  # a square of float32 is 0 where the number is
+    if not (plain and largest < math.inf and float(facts.largest.max()) < math.inf):
+        return None
     error = (pieces.shape[1] + 2) * UNIT_ROUNDOFF[8] * length(scales * squares**0.5)
     return sums, math.hypot(error, math.sqrt(float(facts.cast.sum())))
 
