@@ -11,7 +11,8 @@ import randeigen
 from randeigen.geometry import measure
 from randeigen.geometry.device_gram import DeviceGramGeometry
 from randeigen.geometry.few_device_rows import FilteredGram
-from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.gram import MAX_SOLVED_ROWS, GramGeometry
+from randeigen.geometry.lanczos import MAX_RELATIVE_ALLOWANCE
 from randeigen.rows import as_rows
 from randeigen.rules import Bulyan, RandEigen
 from randeigen.types import Verdict
@@ -55,10 +56,13 @@ def verdict_on(geometry: Any, f: int) -> Verdict:
     return RandEigen(f=f).weigh(geometry, f, np.random.default_rng(0))
 
 
-def same(here: Verdict, there: Verdict, n: int) -> None:
+def same(here: Verdict, there: Verdict, n: int, allowance: float = 0.0) -> None:
+    """But for rounding, and for what the host allows for in the last bound where a GPU need not."""
     assert (here.stop, here.rounds) == (there.stop, there.rounds)
     np.testing.assert_allclose(here.weights, there.weights, atol=1e-7 / n)
-    np.testing.assert_allclose(here.bounds, there.bounds, rtol=1e-7)
+    np.testing.assert_allclose(here.bounds[:-1], there.bounds[:-1], rtol=1e-7)
+    assert (1 - 1e-7 - allowance) * there.bounds[-1] <= here.bounds[-1] <= (1 + 1e-7) * there.bounds[-1]
+    np.testing.assert_array_equal(here.dropped_in_round, there.dropped_in_round)
     np.testing.assert_allclose(here.scores, there.scores, rtol=1e-5, atol=1e-9)
 
 
@@ -90,7 +94,9 @@ def test_rounds_of_hundreds_of_rows_are_the_hosts(kind: str, n: int, dtype: str)
     geometry, f = measure(as_rows(rows))[0], n // 9
     if kind != "far out":
         assert isinstance(geometry, DeviceGramGeometry)
-    same(verdict_on(geometry, f), verdict_on(on_host(geometry), f), n)
+    # Of the variance, so that half of it is the bound's. LAPACK, up to 160 rows, needs none.
+    allowed = MAX_RELATIVE_ALLOWANCE if n > MAX_SOLVED_ROWS else 0.0
+    same(verdict_on(geometry, f), verdict_on(on_host(geometry), f), n, allowed)
 
 
 @pytest.mark.parametrize("n", [20, 50, 100, 200, 256, 300])

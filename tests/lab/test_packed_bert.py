@@ -140,7 +140,6 @@ class TestUsedWords:
     def test_ids_are_renamed_to_rows_that_hold_the_same_words(self) -> None:
         indices = torch.arange(60).view(3, 4, 5)
         used = UsedWords.of(self.stack, self.data, indices)
-        assert used is not None
         weights = torch.randn(4, self.stack.d)
         taken = used.model.split(used.taken(weights))[used.table]
         table = self.stack.split(weights)[used.table]

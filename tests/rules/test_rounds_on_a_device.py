@@ -63,6 +63,8 @@ def test_rounds_in_hand_come_to_the_same_verdict(kind: str, n: int) -> None:
         np.array([top.allowance for top in tops]),
         STOPS.index(one_by_one.stop),
     )
+    if len(weights) > 1:
+        rounds.weights[-1] *= 1 - 2**-52  # a GPU's average rounds in another way
     far = far_outliers(geometry, f)
     at_once = verdict_of(rounds, geometry, np.where(far, 0.0, prior), f, far)
     assert (at_once.stop, at_once.answer_round) == (one_by_one.stop, one_by_one.answer_round)

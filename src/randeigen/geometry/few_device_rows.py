@@ -77,7 +77,8 @@ class FilteredGram(GramGeometry, DeviceCloud):
             CENTRING_ROUNDING, ROUNDING, SMALLEST_MEAN_SQUARE, UNDERFLOW, self.precision, self.floor
         )
         rounds = rounds_of(self.there, self.prior_weights, f, rule, limits)
-        return rounds if rounds.stop else None  # it did not come to an end
+        is_whole = rounds.stop and np.isfinite(rounds.weights[-1].sum())
+        return rounds if is_whole else None  # else the host goes through them, with more care
 
     def pick_by_krum(self, apart: Array, f: int, count: int) -> Index | None:
         from randeigen.backend.cuda.krum_picks import krum_picks

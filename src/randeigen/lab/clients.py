@@ -66,7 +66,7 @@ def train(
         plan = schedule(shares.of(group), keys[:, group], training, device)
         pull = None if proximal is None else (proximal[0].expand(clients, -1)[members], proximal[1])
         plainly = (poison, pull, restriction) == (None, None, None) and not training.weight_decay
-        used = UsedWords.of(model, data, plan.indices) if plainly else None
+        used = UsedWords.of(model, data, plan.indices) if model.packed and plainly else None
         with tensor_cores(device):
             if used is not None:
                 sgd = StackedSGD(used.model, loss, used.data, used.taken(weights[members]), training, members)

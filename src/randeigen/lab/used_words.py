@@ -26,10 +26,9 @@ class UsedWords(NamedTuple):
     table: int  # the word table among the parameters
 
     @staticmethod
-    def of(model: StackedModel, data: Data, indices: Tensor) -> UsedWords | None:
-        """None for a model that is not packed: others may look at the ids themselves."""
-        if model.packed is None:
-            return None
+    def of(model: StackedModel, data: Data, indices: Tensor) -> UsedWords:
+        """Of a packed model: others may look at the ids themselves."""
+        assert model.packed is not None
         table, pad, clients = model.names.index(WORDS), model.packed.pad, indices.shape[1]
         tokens = data.images[indices].transpose(0, 1).flatten(1)
         vocabulary = torch.arange(model.shapes[table][0], device=tokens.device)

@@ -19,8 +19,8 @@ from randeigen.types import Array, Decision, Geometry, Mask, Statistic, Stop, To
 # Squared: a row 10,000 times further out than the median row is not weighed beside the others.
 FAR_OUTLIER_RATIO = 1e8
 NEGLIGIBLE_WEIGHT = 1e-9  # of the heaviest row: a lower weight sets no maximum, no scale and no sum
-# Of the largest fraction of its prior weight that any row kept: a row that kept less than this has weight 0
-# in the answer, so that `kept` means kept.
+WHOLE_WEIGHT = 1 - 1e-9  # of its prior weight: a row that has as much lost none, but for rounding
+# Of the largest fraction that a row kept of its prior weight: one that kept less has weight 0 in the answer.
 MIN_RELATIVE_WEIGHT = 0.05
 # Stop when the top variance λ is at most 1.1 · median_i wᵢ‖xᵢ − μ‖². A single row alone gives its own
 # direction wᵢ‖xᵢ − μ‖², so no weights can get much lower, and the certificate is within about 5% of the best
@@ -266,7 +266,7 @@ class FilterHistory:
             self.add_round(w, top.variance, self.geometry.rounding_error(w))
         if top.allowance:
             self.bounds[-1] = bound(self.geometry, w, self.f, top.variance + top.allowance)
-        whole = w >= self.prior_weights
+        whole = w >= WHOLE_WEIGHT * self.prior_weights
         self.dropped_in_round[whole] = 0
         self.scores[whole] = 0.0
         return Verdict(

@@ -10,6 +10,7 @@ import numpy as np
 from randeigen.backend.batched import FilterRounds
 from randeigen.certificate import bound
 from randeigen.rules.base import normalised
+from randeigen.rules.randeigen import WHOLE_WEIGHT
 from randeigen.rules.randeigen_batched import STOPS
 from randeigen.types import Array, Geometry, Mask, Verdict
 
@@ -29,7 +30,7 @@ def verdict_of(rounds: FilterRounds, geometry: Geometry, prior: Array, f: int, f
             weights[:-2] - weights[1:-1]
         )  # in each round but the last, which takes nothing; then the average
         most = losses.argmax(axis=0)
-        lost = (losses.max(axis=0) > 0) & (w < prior)
+        lost = (losses.max(axis=0) > 0) & (w < WHOLE_WEIGHT * prior)
         own = rounds.projections[most, np.arange(w.size)] ** 2 / rounds.variances[most]
         dropped_in_round, scores = (
             np.where(lost, most + 1, 0),
