@@ -187,7 +187,7 @@ class TestReadings:
         def __init__(self, rows: np.ndarray) -> None:
             self.inner = as_rows(rows)
             self.n, self.d, self.unusable, self.passes = self.inner.n, self.inner.d, self.inner.unusable, 0
-            self.segment_columns = self.inner.segment_columns
+            self.segment_columns, self.on_host = self.inner.segment_columns, self.inner.on_host
 
         def blocks(self, multiple: int = 1) -> Any:
             self.passes += 1
