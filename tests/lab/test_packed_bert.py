@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from randeigen.errors import BadModel
 from randeigen.lab.config import LocalTraining
 from randeigen.lab.partition import shares
 from randeigen.lab.tasks import cross_entropy
@@ -89,6 +90,11 @@ class TestPacking:
             expected = stack.model(tokens)
         found = stack.logits(stack.split(stack.flat()[None]), tokens[None])[0]
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+    def test_a_sentence_longer_than_the_positions_is_refused(self) -> None:
+        stack = StackedModel(classifier(max_position_embeddings=30), pad=0)
+        with pytest.raises(BadModel, match="40 tokens, and this encoder has positions for 30"):
+            stack.predict(stack.flat(), torch.ones((2, LENGTH), dtype=torch.int64))
 
     def test_other_models_are_left_to_vmap(self) -> None:
         frozen = classifier()

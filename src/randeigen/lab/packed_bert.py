@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from randeigen.errors import BadModel
 from randeigen.lab.packed_sentences import Group, Packing
 
 KIND = "BertForSequenceClassification"  # of transformers
 TRIED_TOKENS = ((3, 4, 5, 4), (4, 3, None, None))  # None: padding
 WORDS = "inner.bert.embeddings.word_embeddings.weight"
+POSITIONS = "inner.bert.embeddings.position_embeddings.weight"
 
 
 class PackedBert:
@@ -66,6 +68,11 @@ class PackedBert:
 
     def logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """(clients, sentences, classes) from each client's parameters and its (sentences, length) ids."""
+        if tokens.shape[2] > (most := parameters[POSITIONS].shape[1]):
+            raise BadModel(
+                f"a sentence has {tokens.shape[2]} tokens, and this encoder has positions for {most}; take "
+                "another encoder, or cut the sentences."
+            )
         packing = Packing.of(tokens, self.pad)
         x = self._embedded(parameters, packing)
         for index in range(self.layers):
@@ -77,7 +84,7 @@ class PackedBert:
     def _embedded(self, parameters: Mapping[str, Tensor], packing: Packing) -> Tensor:
         start = "inner.bert.embeddings."
         x = _looked_up(parameters[WORDS], packing.ids)
-        x = x + _looked_up(parameters[start + "position_embeddings.weight"], packing.positions)
+        x = x + _looked_up(parameters[POSITIONS], packing.positions)
         x = x + parameters[start + "token_type_embeddings.weight"][:, :1]
         return self._normed(parameters, start + "LayerNorm", x)
 
