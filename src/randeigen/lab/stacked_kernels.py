@@ -41,7 +41,7 @@ def _pixels(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _larger(a, i, b, j):  # type: ignore[no-untyped-def]
+def larger(a, i, b, j):  # type: ignore[no-untyped-def]
     """The larger value and its index; of equals the first, and NaN before all."""
     second = (b > a) | ((b == a) & (j < i)) | ((b != b) & (a == a))
     return tl.where(second, b, a), tl.where(second, j, i)
@@ -83,7 +83,7 @@ def convolve(  # type: ignore[no-untyped-def]
     if POOL:
         four = tl.reshape(total, (SQUARES, 4, N))
         corner = tl.broadcast_to(tl.arange(0, 4)[None, :, None], (SQUARES, 4, N))
-        best, index = tl.reduce((four, corner), 1, _larger)
+        best, index = tl.reduce((four, corner), 1, larger)
         channel = tl.arange(0, N)[None, :]
         best += tl.load(bias + g * N + channel)
         index = tl.where(best > 0, index, 4)

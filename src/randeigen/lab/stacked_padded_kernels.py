@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from randeigen.lab.stacked_kernels import larger
+
 
 @triton.jit
 def pad(  # type: ignore[no-untyped-def]
@@ -51,13 +53,6 @@ def group(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _larger(a, i, b, j):  # type: ignore[no-untyped-def]
-    """The larger value and its index; of equals the first, and NaN before all."""
-    second = (b > a) | ((b == a) & (j < i)) | ((b != b) & (a == a))
-    return tl.where(second, b, a), tl.where(second, j, i)
-
-
-@triton.jit
 def convolve(  # type: ignore[no-untyped-def]
     images, kernels, out, bias, source, B,
     ROWS: tl.constexpr, PITCH: tl.constexpr, C: tl.constexpr, RUN: tl.constexpr, T: tl.constexpr,
@@ -91,7 +86,7 @@ def convolve(  # type: ignore[no-untyped-def]
     if POOL:
         four = tl.reshape(total, (SQUARES, 4, N))
         corner = tl.broadcast_to(tl.arange(0, 4)[None, :, None], (SQUARES, 4, N))
-        best, index = tl.reduce((four, corner), 1, _larger)
+        best, index = tl.reduce((four, corner), 1, larger)
         channel = tl.arange(0, N)[None, :]
         best += tl.load(bias + g * OUT + channel, mask=channel < OUT, other=0.0)
         index = tl.where(best > 0, index, 4)
