@@ -143,14 +143,14 @@ def run_cells(options: argparse.Namespace) -> None:
     ]
     needed = dict.fromkeys(one for cell in cells for one in (cell.base, cell))
     waiting = [cell for cell in needed if cell not in done]
-    taken = dict[str, float]()  # the longest time of a cell of each rule
+    taken = dict[Cell, float]()  # the seconds of the cells that this run has finished
     setting = (options.encoder, options.task, options.clients, options.device)
     pool = ProcessPoolExecutor(options.workers, get_context("spawn"))
     running = dict[Future[dict[str, Any]], Cell]()
     while waiting or running:
         left = until - time.time()
         ready = [cell for cell in waiting if cell.base in done or not cell.needs_sigma]
-        ready = [cell for cell in ready if taken.get(cell.rule, 0.0) < left]
+        ready = [cell for cell in ready if expected_seconds(cell, taken) < left]
         if ready and len(running) < options.workers and left > 0:
             cell = ready[0]
             waiting.remove(cell)
@@ -171,13 +171,21 @@ def run_cells(options: argparse.Namespace) -> None:
                 if isinstance(error, BrokenProcessPool) and not running:  # a process was killed: start anew
                     pool = ProcessPoolExecutor(options.workers, get_context("spawn"))
                 continue
-            taken[cell.rule] = max(taken.get(cell.rule, 0.0), record["seconds"])
             if is_whole(record):
-                done[cell] = record
+                done[cell], taken[cell] = record, record["seconds"]
             with options.out.open("a") as file:
                 file.write(json.dumps(record) + "\n")
     pool.shutdown()
     print(f"{len(waiting)} cells are left; the same command goes on", file=sys.stderr)
+
+
+def expected_seconds(cell: Cell, taken: dict[Cell, float]) -> float:
+    """The longest that a cell of the same attack has taken, which decides most of it, or else any; 0 of none.
+
+    A cell that cannot end in time would be lost: it is not begun.
+    """
+    alike = [seconds for each, seconds in taken.items() if each.attack == cell.attack]
+    return max(alike or taken.values(), default=0.0)
 
 
 def play_named(

@@ -11,7 +11,7 @@ import torch
 
 from randeigen.lab.tasks import build
 from studies.documents import redrawn
-from studies.language import is_whole, left, play, read
+from studies.language import expected_seconds, is_whole, left, play, read
 from studies.language_cells import ATTACKS, PASSES, RULES, Cell, plan
 from studies.language_page import PAGE, load, table, tables
 
@@ -102,3 +102,11 @@ def test_files_of_lines_and_records_are_read_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["language", "language-small"])
 def test_its_pictures_are_there(name: str) -> None:
     assert (ROOT / "docs" / "attacks" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cell_that_cannot_end_in_time_is_known_by_those_that_have_ended() -> None:
+    blended, plain = Cell("ep-blended", "mean"), Cell("hidra", "published")
+    assert expected_seconds(plain, {}) == 0
+    taken = {blended: 80.0, Cell("hidra", "mean"): 30.0, Cell("hidra", "mean", seed=1): 33.0}
+    assert expected_seconds(plain, taken) == 33
+    assert expected_seconds(Cell("none", "mean"), taken) == 80
