@@ -68,12 +68,12 @@ class PackedBert:
 
     def logits(self, parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         """(clients, sentences, classes) from each client's parameters and its (sentences, length) ids."""
-        if tokens.shape[2] > (most := parameters[POSITIONS].shape[1]):
+        packing = Packing.of(tokens, self.pad)
+        if packing.longest > (most := parameters[POSITIONS].shape[1]):
             raise BadModel(
-                f"a sentence has {tokens.shape[2]} tokens, and this encoder has positions for {most}; take "
+                f"a sentence has {packing.longest} tokens, and this encoder has positions for {most}; take "
                 "another encoder, or cut the sentences."
             )
-        packing = Packing.of(tokens, self.pad)
         x = self._embedded(parameters, packing)
         for index in range(self.layers):
             x = self._layer(parameters, _layer(index), x, packing)

@@ -42,6 +42,7 @@ class Packing(NamedTuple):
     real: Tensor  # (cells, 1) 1, or 0 for padding
     cell_of: Tensor  # (clients · width,) the cell of each slot; any where no token is
     groups: list[Group]
+    longest: int  # tokens of a sentence, padding inside it included
 
     @staticmethod
     def of(tokens: Tensor, pad: int) -> Packing:
@@ -79,6 +80,7 @@ class Packing(NamedTuple):
             on_device(inside).float()[:, None],
             cell_of,
             [Group.of(on_device(mask)) for mask in masks],
+            int(position.max()) + 1,
         )
 
 

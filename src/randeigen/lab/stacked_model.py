@@ -72,9 +72,9 @@ class StackedModel:
         """(clients, batch, classes) from each client's parameters and images."""
         if self.known:
             return _through_layers(self.model, parameters, images)
-        images = self.trimmed(images)
         if self.packed is not None:
             return self.packed.logits(dict(zip(self.names, parameters, strict=True)), images)
+        images = self.trimmed(images)
         if len(images) > 1 and not self.by_client:
             try:
                 return torch.func.vmap(self._logits)(list(parameters), images)

@@ -34,7 +34,6 @@ class UsedWords(NamedTuple):
         vocabulary = torch.arange(model.shapes[table][0], device=tokens.device)
         met = torch.zeros((clients, len(vocabulary)), dtype=torch.bool, device=tokens.device)
         met.scatter_(1, tokens, True)
-        met[:, pad] = False
         number = met.cumsum(1)
         most = int(number[:, -1].max()) + 1
         rows = tokens.new_full((clients, most + 1), pad)

@@ -26,16 +26,13 @@ def verdict_of(rounds: FilterRounds, geometry: Geometry, prior: Array, f: int, f
         bounds[-1] = bound(geometry, w, f, variances[-1] + allowance)
     dropped_in_round, scores = np.zeros(w.size, np.intp), np.zeros(w.size)
     if len(weights) > 2:
-        losses = (
-            weights[:-2] - weights[1:-1]
-        )  # in each round but the last, which takes nothing; then the average
+        # In each round but the last, which takes nothing; what comes after it is the average.
+        losses = weights[:-2] - weights[1:-1]
         most = losses.argmax(axis=0)
         lost = (losses.max(axis=0) > 0) & (w < WHOLE_WEIGHT * prior)
         own = rounds.projections[most, np.arange(w.size)] ** 2 / rounds.variances[most]
-        dropped_in_round, scores = (
-            np.where(lost, most + 1, 0),
-            np.where(lost, np.minimum(own, sys.float_info.max), 0.0),
-        )
+        dropped_in_round = np.where(lost, most + 1, 0)
+        scores = np.where(lost, np.minimum(own, sys.float_info.max), 0.0)
     return Verdict(
         normalised(w),
         STOPS[rounds.stop],
