@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,12 +17,11 @@ import numpy as np
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
 from randeigen.column_combiners import DistanceToMean, as_combiner, merge_columns
-from randeigen.combine import NeedsFullPass, RowSizes, combine
+from randeigen.combine import RowSizes, combine
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
 from randeigen.geometry.partial import measure_partly
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
-from randeigen.rows import as_rows
 from randeigen.rules.base import MAX_ROWS_NAMED, Assumed, Rule, assume, check_on_excess
 from randeigen.rules.randeigen import coins_for, reference_verdict
 from randeigen.source import Combined, Judgement, Source
@@ -81,7 +79,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     with single_threaded_blas(source.n):  # for small products its threads would wait for one another
         whole = source.measure(want, kind, seed, progress=options.progress)
         assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
-        usable = _usable(source)
+        usable = usable_rows(source)
         index = usable.nonzero()[0]
         cloud, notes = whole.take(index) if source.unusable else whole, assumed.notes
         if claims is not None:
@@ -110,27 +108,6 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
         to_mean,
         is_weighted_mean=not by_column,
     )
-
-
-def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
-    """The mean that `run` finds, alone: without a certificate no more is measured than the rule needs."""
-    source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
-    f, seed = rule.assumed_corrupt(source.n), seed_or_fresh(seed)
-    # Integers are settled by weights, which a rule that works column by column has only by the reference.
-    everything = source.carries and not rule.weighs_rows()
-    with suppress(NeedsFullPass), np.errstate(all="ignore"):  # hostile numbers overflow; then all is measured
-        return _answer(source, rule, f, seed, Statistic.GRAM if everything else rule.statistic())
-    return _answer(source, rule, f, seed, Statistic.GRAM)
-
-
-def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> Any:
-    whole = source.measure(want, rule.geometry, seed, rule.trusted)
-    assumed, usable = assume(f, source.n, source.unusable), _usable(source)
-    index, rng = np.flatnonzero(usable), coins_for(rule, seed)
-    judgement = judge(whole.take(index), rule, index, assumed, rng, certificate=False)
-    mean = source.combine(judgement, usable).mean
-    refuse_changes(source)
-    return mean
 
 
 def judge(
@@ -242,7 +219,8 @@ class StreamedRows:
         return self._rows.changed()
 
 
-def _usable(source: Source) -> Mask:
+def usable_rows(source: Source) -> Mask:
+    """(n,) which rows could be measured."""
     usable = np.ones(source.n, dtype=bool)
     if source.unusable:
         usable[list(source.unusable)] = False
