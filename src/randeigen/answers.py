@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.combine import NeedsFullPass
-from randeigen.pipeline import StreamedRows, judge, refuse_changes, seed_or_fresh, usable_rows
-from randeigen.rows import as_rows
+from randeigen.pipeline import judge, refuse_changes, seed_or_fresh, streamed, usable_rows
 from randeigen.rules.base import Rule, assume
 from randeigen.rules.randeigen import coins_for
 from randeigen.source import Source
@@ -18,7 +17,7 @@ from randeigen.types import Statistic
 
 def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
     """The mean that `run` finds, alone: without a certificate no more is measured than the rule needs."""
-    source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
+    source = streamed(rows, rule)
     f, seed = rule.assumed_corrupt(source.n), seed_or_fresh(seed)
     # Integers are settled by weights, which a rule that works column by column has only by the reference.
     everything = source.carries and not rule.weighs_rows()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from randeigen.backend.batched import RoundsAhead
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
 from randeigen.column_combiners import DistanceToMean, as_combiner, merge_columns
@@ -22,6 +23,7 @@ from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
 from randeigen.geometry.partial import measure_partly
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
+from randeigen.rows import as_rows
 from randeigen.rules.base import MAX_ROWS_NAMED, Assumed, Rule, assume, check_on_excess
 from randeigen.rules.randeigen import coins_for, reference_verdict
 from randeigen.source import Combined, Judgement, Source
@@ -167,11 +169,22 @@ def _on_tolerance(assumed: Assumed, f: int, n: int) -> tuple[str, ...]:
     return (f"{note}; half or more: bias_bound is inf" if 2 * assumed.certified >= n else note,)
 
 
+def streamed(rows: Any, rule: Rule) -> StreamedRows:
+    """Rows in any form, as this rule reads them."""
+    rows = as_rows(rows, multiple=rule.block_multiple())
+    if rows.on_host:
+        return StreamedRows(rows)
+    from randeigen.rules.randeigen_on_device import rounds_ahead
+
+    return StreamedRows(rows, rounds_ahead(rule, rows.n))
+
+
 class StreamedRows:
     """Rows in arrays, records or files, read block by block in each of the two passes."""
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, ahead: RoundsAhead | None = None) -> None:
+        """`ahead`: rounds that will be asked for, if it is known."""
+        self._rows, self._ahead = rows, ahead
         self._unmeasured = False
         self.n = rows.n
         self.carries = rows.carries
@@ -192,7 +205,7 @@ class StreamedRows:
                 self._unmeasured = want is Statistic.NONE
                 return partial
         self._unmeasured = False
-        geometry, self.unusable = measure(self._rows, kind, seed, progress, want)
+        geometry, self.unusable = measure(self._rows, kind, seed, progress, want, self._ahead)
         return geometry
 
     def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
