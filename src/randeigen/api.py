@@ -202,7 +202,7 @@ def aggregate(
         if cut is not None:
             check_exact(geometry)
             return parts.run(rows, chosen, cut, options)
-    source = pipeline.StreamedRows(as_rows(rows, multiple=chosen.block_multiple()))
+    source = pipeline.streamed(rows, chosen)
     return pipeline.run(source, chosen, options)
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from randeigen.backend.batched import RoundsAhead
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
 from randeigen.column_combiners import DistanceToMean, as_combiner, merge_columns
-from randeigen.combine import NeedsFullPass, RowSizes, combine
+from randeigen.combine import RowSizes, combine
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
 from randeigen.geometry.partial import measure_partly
@@ -81,7 +81,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     with single_threaded_blas(source.n):  # for small products its threads would wait for one another
         whole = source.measure(want, kind, seed, progress=options.progress)
         assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
-        usable = _usable(source)
+        usable = usable_rows(source)
         index = usable.nonzero()[0]
         cloud, notes = whole.take(index) if source.unusable else whole, assumed.notes
         if claims is not None:
@@ -110,27 +110,6 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
         to_mean,
         is_weighted_mean=not by_column,
     )
-
-
-def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
-    """The mean that `run` finds, alone: without a certificate no more is measured than the rule needs."""
-    source = StreamedRows(as_rows(rows, multiple=rule.block_multiple()))
-    f, seed = rule.assumed_corrupt(source.n), seed_or_fresh(seed)
-    # Integers are settled by weights, which a rule that works column by column has only by the reference.
-    everything = source.carries and not rule.weighs_rows()
-    with suppress(NeedsFullPass), np.errstate(all="ignore"):  # hostile numbers overflow; then all is measured
-        return _answer(source, rule, f, seed, Statistic.GRAM if everything else rule.statistic())
-    return _answer(source, rule, f, seed, Statistic.GRAM)
-
-
-def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> Any:
-    whole = source.measure(want, rule.geometry, seed, rule.trusted)
-    assumed, usable = assume(f, source.n, source.unusable), _usable(source)
-    index, rng = np.flatnonzero(usable), coins_for(rule, seed)
-    judgement = judge(whole.take(index), rule, index, assumed, rng, certificate=False)
-    mean = source.combine(judgement, usable).mean
-    refuse_changes(source)
-    return mean
 
 
 def judge(
@@ -190,11 +169,22 @@ def _on_tolerance(assumed: Assumed, f: int, n: int) -> tuple[str, ...]:
     return (f"{note}; half or more: bias_bound is inf" if 2 * assumed.certified >= n else note,)
 
 
+def streamed(rows: Any, rule: Rule) -> StreamedRows:
+    """Rows in any form, as this rule reads them."""
+    rows = as_rows(rows, multiple=rule.block_multiple())
+    if rows.on_host:
+        return StreamedRows(rows)
+    from randeigen.rules.randeigen_on_device import rounds_ahead
+
+    return StreamedRows(rows, rounds_ahead(rule, rows.n))
+
+
 class StreamedRows:
     """Rows in arrays, records or files, read block by block in each of the two passes."""
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, rows: Rows, ahead: RoundsAhead | None = None) -> None:
+        """`ahead`: rounds that will be asked for, if it is known."""
+        self._rows, self._ahead = rows, ahead
         self._unmeasured = False
         self.n = rows.n
         self.carries = rows.carries
@@ -215,7 +205,7 @@ class StreamedRows:
                 self._unmeasured = want is Statistic.NONE
                 return partial
         self._unmeasured = False
-        geometry, self.unusable = measure(self._rows, kind, seed, progress, want)
+        geometry, self.unusable = measure(self._rows, kind, seed, progress, want, self._ahead)
         return geometry
 
     def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
@@ -242,7 +232,8 @@ class StreamedRows:
         return self._rows.changed()
 
 
-def _usable(source: Source) -> Mask:
+def usable_rows(source: Source) -> Mask:
+    """(n,) which rows could be measured."""
     usable = np.ones(source.n, dtype=bool)
     if source.unusable:
         usable[list(source.unusable)] = False

@@ -44,9 +44,11 @@ def test_each_part_has_the_verdict_of_a_cpu(n: int, f: int, dtype: str) -> None:
     np.testing.assert_allclose(here.parts.bounds, there.parts.bounds, rtol=1e-4, atol=1e-9)
     assert here.bias_bound == pytest.approx(there.bias_bound, rel=1e-4)
     assert here.distance_to_mean == pytest.approx(there.distance_to_mean, rel=1e-4)
-    np.testing.assert_allclose(
-        here.mean.double().cpu(), there.mean.double(), rtol=1e-2 if dtype == "bfloat16" else 1e-5, atol=1e-5
-    )
+    # As far as weights may differ: by rows that have any.
+    wide = np.where(there.parts.weights.T > 0, rows.double().numpy().reshape(n, -1, WIDTH).std(2), 0.0)
+    allowed = np.repeat(1e-5 + 1e-5 * wide.max(0), WIDTH)
+    off = abs(here.mean.double().cpu() - there.mean.double()).numpy()
+    assert (off <= allowed + (1e-2 if dtype == "bfloat16" else 1e-5) * abs(there.mean.double()).numpy()).all()
 
 
 @pytest.mark.parametrize("n", [7, 20, 32, 40])

@@ -13,9 +13,10 @@ from randeigen.geometry.device_gram import DeviceGramGeometry
 from randeigen.geometry.few_device_rows import FilteredGram
 from randeigen.geometry.gram import MAX_SOLVED_ROWS, GramGeometry
 from randeigen.geometry.lanczos import MAX_RELATIVE_ALLOWANCE
+from randeigen.pipeline import streamed
 from randeigen.rows import as_rows
 from randeigen.rules import Bulyan, RandEigen
-from randeigen.types import Verdict
+from randeigen.types import Statistic, Verdict
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -54,6 +55,47 @@ def on_host(geometry: Any) -> GramGeometry:
 
 def verdict_on(geometry: Any, f: int) -> Verdict:
     return RandEigen(f=f).weigh(geometry, f, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(4, "float32"), (50, "float64"), (100, "bfloat16"), (128, "float32")]
+)
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_rounds_that_begin_ahead_are_those_that_begin_when_they_are_wanted(
+    n: int, dtype: str, kind: str
+) -> None:
+    rows, f = torch.from_numpy(cloud(kind, n)).to("cuda", getattr(torch, dtype)), n // 5
+    source = streamed(rows, RandEigen(f=f))
+    ahead = source.measure(Statistic.DIRECTIONS, seed=0)
+    later, _ = measure(as_rows(rows), seed=0)
+    assert isinstance(ahead, FilteredGram)
+    assert ahead.early
+    assert isinstance(later, FilteredGram)
+    assert not later.early
+    np.testing.assert_array_equal(verdict_on(ahead, f).weights, verdict_on(later, f).weights)
+    assert verdict_on(ahead, f).bounds == verdict_on(later, f).bounds
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38, 1e30, 1e-45, 0.0])
+@pytest.mark.parametrize("n", [4, 20, 100])
+def test_rounds_that_begin_ahead_end_whatever_the_rows_hold(n: int, value: float) -> None:
+    for hit in (slice(0, 1), slice(n - 1, n), slice(0, n if np.isfinite(value) else 1)):
+        rows = torch.from_numpy(cloud("round", n, 500)).float()
+        rows[hit, 3:7] = value
+        here, there = (randeigen.aggregate(each, f=1, seed=0) for each in (rows.cuda(), rows))
+        assert here.unusable == there.unusable
+        np.testing.assert_allclose(here.weights, there.weights, atol=1e-4)
+
+
+def test_rounds_that_begin_ahead_are_not_those_of_offset_rows_or_other_prior_weights() -> None:
+    rows = torch.from_numpy(cloud("shifted", 40)).float()
+    for offset, given in ((1e4, None), (0.0, np.linspace(1, 3, 40)), (1e4, np.linspace(1, 3, 40))):
+        here, there = (
+            randeigen.aggregate(each, f=6, seed=0, row_weights=given)
+            for each in ((rows + offset).cuda(), rows)
+        )
+        np.testing.assert_allclose(here.weights, there.weights, atol=1e-3)
+        assert here.bias_bound == pytest.approx(there.bias_bound, rel=1e-3)
 
 
 def same(here: Verdict, there: Verdict, n: int, allowance: float = 0.0) -> None:

@@ -14,7 +14,7 @@ from clouds import gaussian
 from randeigen import rules
 from randeigen.backend import chunking
 from randeigen.geometry import measure
-from randeigen.geometry.products import products, rounding, scaled_gram
+from randeigen.geometry.products import OFFSET_RATIO, products, rounding, scaled_gram
 from randeigen.rows import as_rows
 from randeigen.rows.convert import ArrayRows
 
@@ -103,8 +103,12 @@ def test_offsets_in_some_columns_do_not_hide_the_distances(dtype: type, columns:
     rows[:, where] += dtype(min(offset, 3e4 if dtype == np.float16 else offset))
     geometry, unusable = measure(as_rows(rows, block_bytes=2**15))
     true = exact_distances(rows)
+    # An offset too small for a pivot stays in the squared norms, whose rounding depends on the BLAS.
+    squares = (rows.astype(np.float64) ** 2).sum(1).max()
+    cancelled = squares / 2 if squares < OFFSET_RATIO * np.median(true) else 0.0
     assert not unusable
-    assert abs(geometry.squared_distances() * geometry.scale**2 - true).max() < 1e-5 * true.max()
+    off = abs(geometry.squared_distances() * geometry.scale**2 - true).max()
+    assert off < 1e-5 * max(true.max(), cancelled)
 
 
 @pytest.mark.parametrize("offsets", [(1e4, 1e20), (1e20, 1e4), (0.0, 1e30, 1.0), (1e37, -1e37)])

@@ -39,6 +39,13 @@ class SoftFilter(NamedTuple):
     min_relative_weight: float
 
 
+class RoundsAhead(NamedTuple):
+    """Rounds that a GPU may begin before the host has looked at the rows, in case they are all as usual."""
+
+    f: int
+    rule: SoftFilter
+
+
 class FilterRounds(NamedTuple):
     """RandEigen's rounds on one cloud; last, where there are several, their average."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import get_args
+from typing import Protocol, get_args
 
+from randeigen.backend.batched import RoundsAhead
 from randeigen.backend.random_streams import Stream
 from randeigen.errors import BadParameter
 from randeigen.geometry.device_gram import DeviceGramAccumulator
 from randeigen.geometry.few_device_rows import MAX_FILTERED_ROWS, MIN_FILTERED_ROWS, FewDeviceRows
 from randeigen.geometry.gaussian_law import GaussianLawAccumulator
-from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, Accumulator, GramAccumulator
+from randeigen.geometry.gram_accumulator import MAX_FEW_ROWS, GramAccumulator
 from randeigen.geometry.projection import (
     CHECK_HASHES,
     EPS_JL,
@@ -22,7 +23,7 @@ from randeigen.geometry.projection import (
 from randeigen.geometry.segments import SegmentedGram, Segments
 from randeigen.geometry.sketch import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
-from randeigen.types import GeometryKind, Rows, Statistic
+from randeigen.types import Block, Geometry, GeometryKind, Mask, Rows, Statistic
 
 KINDS = get_args(GeometryKind)
 WAYS = ("native", "law")  # of the paper's projection
@@ -35,10 +36,27 @@ MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a fold
 MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = MAX_FILTERED_ROWS + 1, 2**14
 
 
-def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumulator:
+class Accumulator(Protocol):
+    """Adds up, block by block, what a geometry is made of."""
+
+    block_multiple: int  # blocks begin at multiples of so many columns
+    copies_parts: bool  # whether it takes rows that lie in many places, and copies what it works on
+    unusable: Mask  # (n,) rows that hold what is not finite
+
+    def add(self, columns: slice, block: Block) -> None:
+        """One block of columns."""
+
+    def geometry(self) -> Geometry:
+        """What all blocks came to."""
+
+
+def accumulator_for(
+    rows: Rows, kind: str, seed: int, want: Statistic, ahead: RoundsAhead | None = None
+) -> Accumulator:
     """By cost: n²·d for the exact Gram matrix, n·d for a sketch, and short rows are their own small space.
 
     Sketches are made where they have so few columns that two of them take no more room than the rows.
+    `ahead`: the rounds that will be asked for, if it is known.
     """
     kind, eps_jl, native, law = _parse(kind)
     n, d = rows.n, rows.d
@@ -46,7 +64,7 @@ def accumulator_for(rows: Rows, kind: str, seed: int, want: Statistic) -> Accumu
         if MIN_DEVICE_ROWS <= n <= MAX_DEVICE_ROWS:
             return DeviceGramAccumulator(n, seed)
         if MIN_FILTERED_ROWS <= n <= MAX_FILTERED_ROWS:
-            return FewDeviceRows(n, seed)
+            return FewDeviceRows(n, seed, d, ahead)
     by_directions = want is Statistic.DIRECTIONS and rows.on_host
     if by_directions and (kind == "sketch" or (kind == "auto" and n >= MIN_FOLDED_ROWS)):
         from randeigen.geometry.many_rows import folding

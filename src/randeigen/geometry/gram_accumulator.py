@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from functools import cached_property, reduce
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64, working_size
+from randeigen.backend.batched import RoundsAhead
 from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.eigen import MAX_DENSE_ROWS
@@ -38,6 +39,9 @@ from randeigen.geometry.products import (
 )
 from randeigen.types import Array, Block, Geometry, GeometryKind, Mask, Progress, Rows, Statistic
 
+if TYPE_CHECKING:
+    from randeigen.geometry.choice import Accumulator
+
 SMALLEST_EXACT_SQUARE = {4: 1e-30, 8: 1e-280}  # squares above this are exact but for rounding, by item size
 LARGEST_EXACT_SQUARE = {4: math.inf, 8: 1e280}  # sums of smaller squares over all blocks fit a float64
 MAX_UNDERFLOW = {4: 2.0**-126, 8: 2.0**-1022}  # of a product, by item size: a GPU flushes smaller ones to 0
@@ -59,15 +63,19 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
     want: Statistic = Statistic.GRAM,
+    ahead: RoundsAhead | None = None,
 ) -> tuple[Geometry, dict[int, str]]:
-    """The geometry of all rows, and which rows could not be measured, with the reason."""
+    """The geometry of all rows, and which rows could not be measured, with the reason.
+
+    `ahead`: rounds that will be asked for; a GPU may begin them before the host has looked at the rows.
+    """
     few = rows.on_host and rows.n <= min(rows.d, MAX_FEW_ROWS)
     if kind == "auto" and few and (rows.segment_columns or rows.d) >= rows.d:
         accumulator: Accumulator = GramAccumulator(rows.n, seed)
     else:
         from randeigen.geometry.choice import accumulator_for  # built on what is here
 
-        accumulator = accumulator_for(rows, kind, seed, want)
+        accumulator = accumulator_for(rows, kind, seed, want, ahead)
     with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
         for columns, block in rows.blocks(accumulator.block_multiple):
             in_parts = accumulator.copies_parts and is_host_block(block)
@@ -80,20 +88,6 @@ def measure(
         return geometry, {}
     unusable = dict.fromkeys(not_finite.tolist(), NOT_FINITE) | dict(rows.unusable)
     return geometry, dict(sorted(unusable.items()))
-
-
-class Accumulator(Protocol):
-    """Adds up, block by block, what a geometry is made of."""
-
-    block_multiple: int  # blocks begin at multiples of so many columns
-    copies_parts: bool  # whether it takes rows that lie in many places, and copies what it works on
-    unusable: Mask  # (n,) rows that hold what is not finite
-
-    def add(self, columns: slice, block: Block) -> None:
-        """One block of columns."""
-
-    def geometry(self) -> Geometry:
-        """What all blocks came to."""
 
 
 class GramInOneUnit(NamedTuple):

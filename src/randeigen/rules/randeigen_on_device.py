@@ -1,4 +1,7 @@
-"""RandEigen's verdict from rounds that a GPU went through: what `FilterHistory` makes of them one by one."""
+"""RandEigen's rounds that a GPU goes through: when they may begin, and the verdict from them.
+
+What `FilterHistory` makes of rounds one by one is made of all of them at once here.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,22 @@ import sys
 
 import numpy as np
 
-from randeigen.backend.batched import FilterRounds
+from randeigen.backend.batched import FilterRounds, RoundsAhead
 from randeigen.certificate import bound
-from randeigen.rules.base import normalised
-from randeigen.rules.randeigen import WHOLE_WEIGHT
+from randeigen.rules.base import Rule, normalised
+from randeigen.rules.randeigen import WHOLE_WEIGHT, RandEigen, soft_filter
 from randeigen.rules.randeigen_batched import STOPS
-from randeigen.types import Array, Geometry, Mask, Verdict
+from randeigen.types import Array, Geometry, Mask, Statistic, Verdict
 
 EXACT = 1e-12  # of a variance: LAPACK's own rounding, for which nothing is allowed either
+
+
+def rounds_ahead(rule: Rule, n: int) -> RoundsAhead | None:
+    """The rounds that will be asked for on n usable rows: by this rule, or by its certificate."""
+    # A rule that looks at columns alone is certified by rounds.
+    by_columns = rule.statistic() is Statistic.NONE and not rule.weighs_rows()
+    by_rounds = rule.removal == "soft" if type(rule) is RandEigen else by_columns
+    return RoundsAhead(rule.assumed_corrupt(n), soft_filter(n)) if by_rounds else None
 
 
 def verdict_of(rounds: FilterRounds, geometry: Geometry, prior: Array, f: int, far: Mask) -> Verdict:

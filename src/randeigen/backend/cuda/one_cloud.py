@@ -35,8 +35,32 @@ SCALARS = 4  # numbers of a round beside its weights and projections: a multiple
 STOP_UNIT = 1024  # of the number that says how many rounds there were, and so many times why they ended
 
 
-def rounds_of(gram: Any, prior: Array, f: int, rule: SoftFilter, limits: Limits) -> FilterRounds:
-    """What RandEigen finds in the (n+1, n+1) Gram matrix of n rows and the origin."""
+class Begun(NamedTuple):
+    """Rounds that a GPU goes through."""
+
+    n: int
+    plan: _Plan
+    room: Any  # on the device; the first numbers are what the rounds come to
+
+    @property
+    def first_lines(self) -> Any:
+        """The rounds that are transferred at first, on the device."""
+        return self.room[: USUAL_ROUNDS * self.plan.width]
+
+    def rounds(self, lines: Array) -> FilterRounds:
+        """What they came to, given the first lines on the host."""
+        n, (each, width, *_) = self.n, self.plan
+        stop, count = divmod(int(lines[2 * each + SCALARS - 1]), STOP_UNIT)
+        if count > USUAL_ROUNDS:
+            lines = self.room[: count * width].cpu().numpy()
+        lines = lines.reshape(-1, width)[:count]
+        weights, projections = lines[:, :n], lines[:, each : each + n]
+        variances, allowances = lines[:, 2 * each : 2 * each + 2].T
+        return FilterRounds(weights, projections, variances, allowances, stop)
+
+
+def begin_rounds(gram: Any, prior: Array, f: int, rule: SoftFilter, limits: Limits) -> Begun:
+    """Begin what RandEigen does on the (n+1, n+1) Gram matrix of n rows and the origin; no wait."""
     import torch
 
     n = len(prior)
@@ -47,14 +71,7 @@ def rounds_of(gram: Any, prior: Array, f: int, rule: SoftFilter, limits: Limits)
     given = torch.from_numpy(numbers).to(gram.device, non_blocking=True)
     room = torch.empty(plan.room, dtype=torch.float64, device=gram.device)
     plan.launch(gram, given, room, n, f, *rule, *limits, ONE_LEFT)
-    lines = room[: USUAL_ROUNDS * plan.width].cpu().numpy()
-    stop, count = divmod(int(lines[2 * plan.lines + SCALARS - 1]), STOP_UNIT)
-    if count > USUAL_ROUNDS:
-        lines = room[: count * plan.width].cpu().numpy()
-    lines = lines.reshape(-1, plan.width)[:count]
-    weights, projections = lines[:, :n], lines[:, plan.lines : plan.lines + n]
-    variances, allowances = lines[:, 2 * plan.lines : 2 * plan.lines + 2].T
-    return FilterRounds(weights, projections, variances, allowances, stop)
+    return Begun(n, plan, room)
 
 
 class _Plan(NamedTuple):
@@ -108,7 +125,9 @@ def _rounds_kernel(
     prior = without_far(squares, prior, i, n, f, far_ratio)
     w, least = prior, total * 0.0 + float("inf")
     summed, counted, pace = prior * 0.0, total * 0.0, total * 0.0
-    past, stop, going, is_average, meetings = 0, 0, 1, 0, 0
+    past, stop, is_average, meetings = 0, 0, 0, 0
+    # Of rows that the host has not looked at yet some may not be finite: then there are no rounds.
+    going = (tl.sum(squares, 0) < float("inf")).to(tl.int32)
     while going > 0:
         variance, allowance, projected, own, mean_square, meetings = shared_top(
             gram, n, w, squares, i, room, counter, meetings, centring, rounding, one_left,
