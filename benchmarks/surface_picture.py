@@ -22,8 +22,9 @@ ROWS = (("up to 128 rows", 1, 128), ("129 to 1,000 rows", 129, 1000), ("more row
 def redraw(root: Path, records: Mapping[str, Path]) -> int:
     """Pictures and table of docs/costs.md, of the records that are there; 1 if there are none."""
     parts, found = [], {device: path for device, path in records.items() if path.exists()}
+    surfaces = {device: json.loads(path.read_text()) for device, path in found.items()}
     for device, path in found.items():
-        record = read(path)
+        record = surfaces[device]
         picture = path.with_suffix(".png").name
         draw(
             root / "docs" / picture,
@@ -34,30 +35,8 @@ def redraw(root: Path, records: Mapping[str, Path]) -> int:
         parts.append(table(record["cells"]))
     if found:
         redraw_document(root / "docs/costs.md", {"surface": "\n\n".join(parts)})
-        surfaces = {device: read(path) for device, path in found.items()}
         redraw_document(root / "README.md", {"surface": ranges(surfaces)})
     return 0 if found else 1
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A record; cells of many rows from the record of these alone, where one lies beside it."""
-    record: dict[str, Any] = json.loads(path.read_text())
-    newer = path.with_name(f"{path.stem}-many-rows.json")
-    if newer.exists():
-        again = json.loads(newer.read_text())
-        cells = {_key(cell): cell for cell in record["cells"]}
-        known = len(cells)
-        cells.update((_key(cell), cell) for cell in again["cells"])
-        record["left_out"] -= len(cells) - known
-        record["cells"] = list(cells.values())
-        record["newer"] = (
-            f"; those of 1,000 rows and more {again['made_with']['commit']} (`results/{newer.name}`)"
-        )
-    return record
-
-
-def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(cell[name] for name in ("form", "dtype", "n", "d", "rule", "geometry"))
 
 
 def ranges(records: Mapping[str, Mapping[str, Any]]) -> str:
@@ -106,8 +85,7 @@ def sentence(record: Mapping[str, Any], path: Path) -> str:
     machine = _machine(record, "cuda" if path.stem.endswith("h200") else "cpu")
     return (
         f"{machine}, numpy {with_['numpy']}, commit {with_['commit']} (`results/{path.name}`)"
-        f"{record.get('newer', '')}: of "
-        f"{len(record['cells'])} cells {len(limited)} have a limit, and {held} keep to it; "
+        f": of {len(record['cells'])} cells {len(limited)} have a limit, and {held} keep to it; "
         f"{record['left_out']} more cells were left out for want of time."
     )
 
