@@ -21,7 +21,7 @@ from randeigen.types import Array, Index
 
 MAX_ROWS = 256  # rows: the distances of 16 of them to so many fit the registers of a program
 MIN_CORRUPT = 3  # with fewer the last scores are those of two rows, equal, or leave out fewer than f+1
-PROGRAM_ROWS = 16  # rows of a program
+PROGRAM_ROWS, PROGRAM_WARPS = 16, 4  # rows of a program, and its warps
 ROUNDING = 4e-15  # of a score, for each row: scores that differ by no more are as good as equal
 
 
@@ -52,7 +52,7 @@ def _plan(device: Any, n: int) -> tuple[int, int, Launch]:
     rows = PROGRAM_ROWS if device.type == "cuda" else lines  # in Triton's interpreter none can wait
     programs = lines // rows
     constants = {"LINES": lines, "ROWS": rows, "PROGRAMS": programs}
-    options = {"num_warps": 4, "launch_cooperative_grid": programs > 1}  # they wait for one another
+    options = {"num_warps": PROGRAM_WARPS, "launch_cooperative_grid": programs > 1}  # they wait for one another
     return lines, programs, Launch(_picks_kernel, (programs,), device, constants, **options)
 
 
