@@ -69,7 +69,8 @@ def test_rounds_that_begin_ahead_are_those_that_begin_when_they_are_wanted(
     ahead = source.measure(Statistic.DIRECTIONS, seed=0)
     later, _ = measure(as_rows(rows), seed=0)
     assert isinstance(ahead, FilteredGram)
-    assert ahead.early
+    # Rows that are equal, or two of four, have a pivot: the matrix that came first is not theirs.
+    assert (ahead.early is None) == (kind == "equal" or (kind == "twins" and n == 4))
     assert isinstance(later, FilteredGram)
     assert not later.early
     np.testing.assert_array_equal(verdict_on(ahead, f).weights, verdict_on(later, f).weights)

@@ -52,7 +52,8 @@ def _plan(device: Any, n: int) -> tuple[int, int, Launch]:
     rows = PROGRAM_ROWS if device.type == "cuda" else lines  # in Triton's interpreter none can wait
     programs = lines // rows
     constants = {"LINES": lines, "ROWS": rows, "PROGRAMS": programs}
-    options = {"num_warps": PROGRAM_WARPS, "launch_cooperative_grid": programs > 1}  # they wait for one another
+    # They wait for one another.
+    options = {"num_warps": PROGRAM_WARPS, "launch_cooperative_grid": programs > 1}
     return lines, programs, Launch(_picks_kernel, (programs,), device, constants, **options)
 
 
