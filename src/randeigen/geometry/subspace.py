@@ -32,6 +32,7 @@ UPPER_TOLERANCE = 0.1  # of the eigenvalue: how much too high an upper bound may
 MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 60  # steps
 ALLOWANCES = np.exp2(np.arange(-16.0, 10.0, 0.125))  # to choose from, relative to the eigenvalue
 ROUNDING = 2.0**-18  # of a link between Lanczos vectors, whose products are made in float32
+MAX_CACHED_NUMBERS, CACHED_PARTS = 2**23, 4  # numbers of points that a cache holds, and parts of those
 PRODUCT_ROWS = 48  # points whose products with a few vectors are made in one call
 
 
@@ -169,7 +170,9 @@ def _combined(points: Points, coefficients: Array) -> Array:
 
 
 def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
-    """(p, k) the weighted covariance times each of p vectors; the points are read once."""
+    """(p, k) the weighted covariance times each of p vectors; points that no cache holds are read once."""
+    if points.size <= MAX_CACHED_NUMBERS:
+        return _covariance_times_in_cache(points, w, mean, vectors)
     weights, shift = w.astype(np.float32), (vectors @ mean).astype(np.float32)[:, None]
     shares = np.empty((len(vectors), len(w)), np.float32)
     many, width = _cut(mean.size, len(vectors))
@@ -186,6 +189,23 @@ def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> 
 
     total = _sums_of_products(points, len(vectors), centred)
     return np.asarray(total - shares.sum(axis=1, dtype=np.float64)[:, None] * mean)
+
+
+def _covariance_times_in_cache(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+    """The same by few products, which copy what they work on themselves."""
+    weights, shift = w.astype(np.float32)[:, None], (vectors @ mean).astype(np.float32)
+    narrow = np.ascontiguousarray(vectors.T, np.float32)
+    step = -(-len(points) // CACHED_PARTS)
+
+    def work(start: int) -> tuple[Points, Points]:
+        some = points[start : start + step]
+        shares = some @ narrow
+        shares -= shift
+        shares *= weights[start : start + step]
+        return shares.T @ some, shares.sum(axis=0, dtype=np.float64)
+
+    sums, moved = zip(*parallel_map(work, range(0, len(points), step)), strict=True)
+    return np.asarray(_total(list(sums)) - sum(moved)[:, None] * mean)
 
 
 def _cut(k: int, count: int) -> tuple[int, int]:
