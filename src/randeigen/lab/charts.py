@@ -161,7 +161,7 @@ def _axis(
         shape = lambda v: math.copysign(math.log10(1 + abs(v) / unit), v)  # noqa: E731
         steps = [top * 10.0**-k for k in range(3)]
         spots = [v for v in (*[-s for s in steps], 0.0, *reversed(steps)) if low <= v <= high]
-        return _placed(shape, shape(low), shape(high), start, end), [(v, f"{v:.1g}") for v in spots]
+        return _placed(shape, shape(low), shape(high), start, end), [(v, _plain(v, 1)) for v in spots]
     if high <= low:
         low, high = low - 0.5, high + 0.5
     spots = _nice(low, high, least=1.0 if axis.whole else 0.0)
@@ -186,8 +186,9 @@ def _nice(low: float, high: float, count: int = 5, least: float = 0.0) -> list[f
     return [k * step for k in range(first, first + 2 * count) if k * step <= high + 1e-9 * step]
 
 
-def _plain(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 and value == round(value) else f"{value:.4g}"
+def _plain(value: float, digits: int = 4) -> str:
+    value = float(f"{value:.{digits}g}")
+    return f"{value:,.0f}" if 10 <= abs(value) < 1e6 and value == round(value) else f"{value:.{digits}g}"
 
 
 def _power(p: int) -> str:

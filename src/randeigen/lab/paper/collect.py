@@ -160,6 +160,11 @@ def most_rounds(runs: Iterable[Run]) -> int:
     return max((run.rounds for run in runs), default=0)
 
 
+def seeds_of(runs: Iterable[Run]) -> str:
+    """Their seeds, in words."""
+    return ", ".join(str(run.seed) for run in runs)
+
+
 def longest(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Those with the most rounds: seeds of unlike lengths are not averaged."""
     return tuple(run for run in runs if run.rounds == most_rounds(runs))

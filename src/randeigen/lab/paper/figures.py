@@ -15,6 +15,7 @@ from randeigen.lab.tidy import interval
 
 PANELS_1 = ("hidra", "dba", "tma", "ep")
 PANELS_3 = ("dba", "mra", "tma", "hidra", "mpa")
+ROUNDING = 1e-9  # of the certificate: distances below it are no distances
 
 
 def figure_1(records: Records) -> list[str]:
@@ -102,10 +103,11 @@ def figure_4(records: Records) -> list[str]:
 
 def line(name: str, runs: Sequence[Run], full: int) -> Series:
     """Accuracy over the rounds, of the seeds that have the most, with a band over them; the name says how
-    many rounds they are where they are fewer than `full`.
+    many seeds these are, and how many rounds where they are fewer than `full`.
     """
     runs = longest(runs)
     rounds = runs[0].rounds
+    name += f", {len(runs)} seeds" if len(runs) > 1 else ""
     name += f", {rounds} rounds" if rounds < full else ""
     points = [interval([run.history[t]["accuracy"] for run in runs]) for t in range(rounds)]
     halves = [point.half_width or 0.0 for point in points]
@@ -149,10 +151,11 @@ def certificate(records: Records) -> list[str]:
     figures = []
     for panel in record["panels"] if record else ():
         lines = panel["lines"]
-        series = [
-            Series(name, [line["round"] for line in lines], [line[key] for line in lines])
-            for key, name in names.items()
-            if any(line[key] > 0 for line in lines)
-        ]
+        series = []
+        for key, name in names.items():
+            seen = [
+                (line["round"], line[key]) for line in lines if line[key] > ROUNDING * line["certificate"]
+            ]
+            series += [Series(name, *zip(*seen, strict=True))] if seen else []
         figures.append(chart(panel["attack"], series, Axis("round", whole=True), Axis("distance", "log")))
     return figures

@@ -55,7 +55,7 @@ def _each(records: Records, name: str, *patterns: str) -> list[Measured]:
 
 
 def _listed(pairs: Iterable[tuple[str, float]]) -> str:
-    return "; ".join(f"{name} {value:.1f}" for name, value in pairs)
+    return "; ".join(f"{name} {round(value, 1) + 0.0:.1f}" for name, value in pairs)  # + 0.0: no -0.0
 
 
 def _attacks(records: Records) -> Answer | None:

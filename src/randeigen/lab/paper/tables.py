@@ -9,7 +9,7 @@ from pathlib import Path
 
 from randeigen.lab import tidy
 from randeigen.lab.paper.cells import DEFENCES, EXPERIMENTS, RULES, Cell, chosen
-from randeigen.lab.paper.collect import Measured, Records
+from randeigen.lab.paper.collect import Measured, Records, seeds_of
 from randeigen.lab.paper.growth import slope
 from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import IMAGES
@@ -118,10 +118,11 @@ def cell_text(one: Beside | None, rounds: int, here: Path) -> TableCell:
         below.append(f"unattacked {measured.clean:.1f}{rate}")
     if measured.rounds < rounds:
         below.append(f"{measured.rounds} rounds")
-    run = measured.runs[0]
-    if run.path.name == IMAGES:
-        below.append("earlier study")
-    seeds = ", ".join(str(each.seed) for each in measured.runs)
+    earlier = [each for each in measured.runs if each.path.name == IMAGES]
+    newer = [each for each in measured.runs if each not in earlier]
+    if earlier:
+        below.append(f"seed {seeds_of(earlier)}: earlier study" if newer else "earlier study")
+    run, seeds = (newer or earlier)[0], seeds_of(measured.runs)
     hint = f"{run.made.get('command', '')}; commit {run.made.get('commit', 'unknown')}; seeds {seeds}"
     link = os.path.relpath(run.path, here)
     return TableCell(text, "; ".join(below), _mood(one), link, hint)
