@@ -204,8 +204,8 @@ def _covariance_times_in_cache(points: Points, w: Array, mean: Array, vectors: A
         shares *= weights[start : start + step]
         return shares.T @ some, shares.sum(axis=0, dtype=np.float64)
 
-    sums, moved = zip(*parallel_map(work, range(0, len(points), step)), strict=True)
-    return np.asarray(_total(list(sums)) - sum(moved)[:, None] * mean)
+    sums, totals = zip(*parallel_map(work, range(0, len(points), step)), strict=True)
+    return np.asarray(_total(list(sums)) - sum(totals)[:, None] * mean)
 
 
 def _cut(k: int, count: int) -> tuple[int, int]:

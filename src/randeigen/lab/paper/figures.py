@@ -153,9 +153,8 @@ def certificate(records: Records) -> list[str]:
         lines = panel["lines"]
         series = []
         for key, name in names.items():
-            seen = [
-                (line["round"], line[key]) for line in lines if line[key] > ROUNDING * line["certificate"]
-            ]
-            series += [Series(name, *zip(*seen, strict=True))] if seen else []
+            known = [each for each in lines if each[key] > ROUNDING * each["certificate"]]
+            if known:
+                series.append(Series(name, [each["round"] for each in known], [each[key] for each in known]))
         figures.append(chart(panel["attack"], series, Axis("round", whole=True), Axis("distance", "log")))
     return figures
