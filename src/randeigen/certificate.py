@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.errors import BadFraction, BadRows
-from randeigen.types import Array, Geometry, Weights
+from randeigen.types import Array, Geometry, Index, Mask, Verdict, Weights
 
 # In even shares of the weight: 1 is what every row has in a plain mean.
 LEFT_OUT_BELOW = 0.01
@@ -266,3 +267,30 @@ def _even(n: int, rows: NDArray[np.intp]) -> Array:
     weights = np.zeros(n)
     weights[rows] = 1 / rows.size
     return weights
+
+
+def on_all_rows(
+    verdict: Verdict, usable: Mask, notes: tuple[str, ...], groups: Sequence[Index], corrupt: int
+) -> Verdict:
+    """The verdict on the usable rows, in the caller's numbering."""
+    if not (notes or groups) and np.count_nonzero(usable) == usable.size:
+        return verdict
+    rows = np.flatnonzero(usable)
+    together = tuple(tuple(rows[group].tolist()) for group in groups)
+
+    def spread(values: Any, dtype: Any) -> Any:
+        if values is None:
+            return None
+        out: Any = np.zeros(usable.size, dtype=dtype)
+        out[usable] = values
+        return out
+
+    return replace(
+        verdict,
+        weights=spread(verdict.weights, np.float64),
+        dropped_in_round=spread(verdict.dropped_in_round, np.intp),
+        scores=spread(verdict.scores, np.float64),
+        far_outliers=spread(verdict.far_outliers, np.bool_),
+        notes=(*notes, *verdict.notes, *(note_on(group, corrupt) for group in together)),
+        cut_together=together,
+    )

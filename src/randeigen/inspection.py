@@ -14,7 +14,7 @@ from randeigen import advice, pipeline
 from randeigen.api import RuleLike, as_rule
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
-from randeigen.certificate import KEPT, blur, cut_together, distance_to_mean, outcomes_of
+from randeigen.certificate import KEPT, blur, cut_together, distance_to_mean, on_all_rows, outcomes_of
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.rows import as_rows
 from randeigen.rules import Rule
@@ -103,7 +103,7 @@ class Inspection:
             groups = cut_together(self.geometry, verdict.weights, assumed.certified)
             spread = self.geometry.scale * math.sqrt(self.geometry.top_direction(verdict.weights).variance)
         assert judgement.bias_bound is not None
-        whole = pipeline.on_all_rows(verdict, self._usable(), judgement.notes, groups, assumed.certified)
+        whole = on_all_rows(verdict, self._usable(), judgement.notes, groups, assumed.certified)
         return Opinion(
             eps,
             stated,

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from randeigen.backend.batched import RoundsAhead
 from randeigen.backend.chunking import single_threaded_blas
-from randeigen.certificate import certify, cut_together, distance_to_mean, note_on
+from randeigen.certificate import certify, cut_together, distance_to_mean, on_all_rows
 from randeigen.column_combiners import DistanceToMean, as_combiner, merge_columns
-from randeigen.combine import RowSizes, combine
+from randeigen.combine import NeedsFullPass, RowSizes, combine
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
 from randeigen.geometry.partial import measure_partly
@@ -81,7 +82,7 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
     with single_threaded_blas(source.n):  # for small products its threads would wait for one another
         whole = source.measure(want, kind, seed, progress=options.progress)
         assumed = assume(f, source.n, source.unusable, options.on_excess, stated)
-        usable = usable_rows(source)
+        usable = _usable(source)
         index = usable.nonzero()[0]
         cloud, notes = whole.take(index) if source.unusable else whole, assumed.notes
         if claims is not None:
@@ -110,6 +111,27 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
         to_mean,
         is_weighted_mean=not by_column,
     )
+
+
+def answer(rows: Any, rule: Rule, seed: int | None = None) -> Any:
+    """The mean that `run` finds, alone: without a certificate no more is measured than the rule needs."""
+    source = streamed(rows, rule)
+    f, seed = rule.assumed_corrupt(source.n), seed_or_fresh(seed)
+    # Integers are settled by weights, which a rule that works column by column has only by the reference.
+    everything = source.carries and not rule.weighs_rows()
+    with suppress(NeedsFullPass), np.errstate(all="ignore"):  # hostile numbers overflow; then all is measured
+        return _answer(source, rule, f, seed, Statistic.GRAM if everything else rule.statistic())
+    return _answer(source, rule, f, seed, Statistic.GRAM)
+
+
+def _answer(source: Source, rule: Rule, f: int, seed: int, want: Statistic) -> Any:
+    whole = source.measure(want, rule.geometry, seed, rule.trusted)
+    assumed, usable = assume(f, source.n, source.unusable), _usable(source)
+    index, rng = np.flatnonzero(usable), coins_for(rule, seed)
+    judgement = judge(whole.take(index), rule, index, assumed, rng, certificate=False)
+    mean = source.combine(judgement, usable).mean
+    refuse_changes(source)
+    return mean
 
 
 def judge(
@@ -232,8 +254,7 @@ class StreamedRows:
         return self._rows.changed()
 
 
-def usable_rows(source: Source) -> Mask:
-    """(n,) which rows could be measured."""
+def _usable(source: Source) -> Mask:
     usable = np.ones(source.n, dtype=bool)
     if source.unusable:
         usable[list(source.unusable)] = False
@@ -250,33 +271,6 @@ def checked_seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise BadParameter(f"seed={seed!r}; give a non-negative integer, or None for a fresh random one.")
     return int(seed)
-
-
-def on_all_rows(
-    verdict: Verdict, usable: Mask, notes: tuple[str, ...], groups: Sequence[Index], corrupt: int
-) -> Verdict:
-    """The verdict on the usable rows, in the caller's numbering."""
-    if not (notes or groups) and np.count_nonzero(usable) == usable.size:
-        return verdict
-    rows = np.flatnonzero(usable)
-    together = tuple(tuple(rows[group].tolist()) for group in groups)
-
-    def spread(values: Any, dtype: Any) -> Any:
-        if values is None:
-            return None
-        out: Any = np.zeros(usable.size, dtype=dtype)
-        out[usable] = values
-        return out
-
-    return replace(
-        verdict,
-        weights=spread(verdict.weights, np.float64),
-        dropped_in_round=spread(verdict.dropped_in_round, np.intp),
-        scores=spread(verdict.scores, np.float64),
-        far_outliers=spread(verdict.far_outliers, np.bool_),
-        notes=(*notes, *verdict.notes, *(note_on(group, corrupt) for group in together)),
-        cut_together=together,
-    )
 
 
 def refuse_changes(source: Source | Rows) -> None:

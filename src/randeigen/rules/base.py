@@ -143,9 +143,9 @@ class Rule(ABC):
 
     def __call__(self, rows: Any) -> Any:
         """The aggregate of `rows` alone, in their own form; `randeigen.aggregate` returns more."""
-        from randeigen.answers import answer  # which runs rules, and so imports them
+        from randeigen import pipeline  # which runs rules, and so imports them
 
-        return answer(rows, self)
+        return pipeline.answer(rows, self)
 
 
 def _decide_by_weigh(rule: Rule, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:

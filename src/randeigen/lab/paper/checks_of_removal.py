@@ -10,9 +10,9 @@ import numpy as np
 from numpy.random import Generator
 
 from randeigen import rules
-from randeigen.answers import answer
 from randeigen.lab.clouds import CLOUDS
 from randeigen.lab.study_grid import GRID_ATTACKS, Setting, setting, variance
+from randeigen.pipeline import answer
 from randeigen.rules.published import CONVERGENCE_TOLERANCE
 from randeigen.types import Array
 

@@ -1,0 +1,46 @@
+"""What numpy's own BLAS is, and its switches."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+# Names by which OpenBLAS knows the processors for which it has kernels of small products.
+SMALL_KERNEL_CORES = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})
+
+
+def thread_switches() -> tuple[Callable[[], int], Callable[[int], Any]]:
+    """How many threads it has, and how that is set; 1 and nothing where it is another BLAS."""
+    get_threads, set_threads = _openblas("get_num_threads"), _openblas("set_num_threads")
+    if get_threads is None or set_threads is None:
+        return lambda: 1, lambda threads: None
+    return get_threads, set_threads
+
+
+def _openblas(function: str) -> Any:
+    """A function of OpenBLAS's own, under one of the names that numpy's builds give it; None without it."""
+    names = ("scipy_openblas_{}64_", "openblas_{}64_", "openblas_{}")
+    return function_of_numpys_library(*(name.format(function) for name in names))
+
+
+def function_of_numpys_library(*names: str) -> Any:
+    """The first of these that the libraries behind numpy have, or None."""
+    core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
+    with suppress(OSError, TypeError):
+        library = ctypes.CDLL(core.__file__)
+        return next((getattr(library, name) for name in names if hasattr(library, name)), None)
+    return None
+
+
+@cache
+def has_small_kernels() -> bool:
+    """Whether BLAS multiplies small matrices where they lie, without copying them, on this processor."""
+    name_of_core = _openblas("get_corename")
+    if name_of_core is None:
+        return False
+    name_of_core.restype = ctypes.c_char_p
+    return (name_of_core() or b"").decode() in SMALL_KERNEL_CORES
