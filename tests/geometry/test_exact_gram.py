@@ -12,7 +12,7 @@ import pytest
 import randeigen
 from clouds import gaussian
 from randeigen import rules
-from randeigen.backend import chunking
+from randeigen.backend import chunking, openblas
 from randeigen.geometry import measure
 from randeigen.geometry.products import OFFSET_RATIO, products, rounding, scaled_gram
 from randeigen.rows import as_rows
@@ -323,8 +323,8 @@ def test_small_products_are_quick_where_openblas_has_kernels_for_the_processor(
     core: bytes | None, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = {} if core is None else {"get_corename": lambda: core}
-    monkeypatch.setattr(chunking, "_openblas", named.get)
-    assert chunking.has_small_kernels.__wrapped__() is expected
+    monkeypatch.setattr(openblas, "_openblas", named.get)
+    assert openblas.has_small_kernels.__wrapped__() is expected
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 64), (2, 48), (4, 4096), (7, 1000), (10, 60), (29, 64), (4, 33)])

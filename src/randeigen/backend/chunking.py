@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.openblas import thread_switches
 from randeigen.types import Block
 
 # Blocks.
@@ -76,9 +76,6 @@ MIN_STRIP_COLUMNS = 64  # columns of a strip, however many rows there are
 # Threads.
 MAX_SINGLE_THREADED_ROWS = 512  # rows up to which n×n work is fastest on one BLAS thread
 MAX_THREADS = 8  # threads: each holds a copy of its part, and Python hands out parts one at a time
-
-# Names by which OpenBLAS knows the processors for which it has kernels of small products.
-SMALL_KERNEL_CORES = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -244,7 +241,7 @@ class _Blas:
     """
 
     def __init__(self) -> None:
-        self._get_threads, self._set_threads = _switches()
+        self._get_threads, self._set_threads = thread_switches()
         self._lock, self._users, self._before = threading.Lock(), 0, 1
 
     def __enter__(self) -> int:
@@ -261,38 +258,6 @@ class _Blas:
             self._users -= 1
             if self._users == 0 and self._before > 1:
                 self._set_threads(self._before)
-
-
-def _switches() -> tuple[Callable[[], int], Callable[[int], Any]]:
-    get_threads, set_threads = _openblas("get_num_threads"), _openblas("set_num_threads")
-    if get_threads is None or set_threads is None:
-        return lambda: 1, lambda threads: None
-    return get_threads, set_threads
-
-
-def _openblas(function: str) -> Any:
-    """A function of OpenBLAS's own, under one of the names that numpy's builds give it; None without it."""
-    names = ("scipy_openblas_{}64_", "openblas_{}64_", "openblas_{}")
-    return function_of_numpys_library(*(name.format(function) for name in names))
-
-
-def function_of_numpys_library(*names: str) -> Any:
-    """The first of these that the libraries behind numpy have, or None."""
-    core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
-    with suppress(OSError, TypeError):
-        library = ctypes.CDLL(core.__file__)
-        return next((getattr(library, name) for name in names if hasattr(library, name)), None)
-    return None
-
-
-@cache
-def has_small_kernels() -> bool:
-    """Whether BLAS multiplies small matrices where they lie, without copying them, on this processor."""
-    name_of_core = _openblas("get_corename")
-    if name_of_core is None:
-        return False
-    name_of_core.restype = ctypes.c_char_p
-    return (name_of_core() or b"").decode() in SMALL_KERNEL_CORES
 
 
 _blas = _Blas()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randeigen.backend.batched import Indices, Numbers, along, namespace, where_true
-from randeigen.backend.chunking import has_small_kernels
+from randeigen.backend.openblas import has_small_kernels
 from randeigen.geometry.block_eigen import MAX_CHEBYSHEV_DEGREE, TARGET_GROWTH
 from randeigen.geometry.eigen import RELATIVE_RESIDUAL
 

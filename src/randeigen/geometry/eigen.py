@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from randeigen.backend.chunking import function_of_numpys_library, single_threaded_blas
+from randeigen.backend.chunking import single_threaded_blas
+from randeigen.backend.openblas import function_of_numpys_library
 from randeigen.types import Array, Mask
 
 Operator: TypeAlias = Callable[[Array], Array]

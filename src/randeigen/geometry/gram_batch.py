@@ -24,8 +24,9 @@ from randeigen.backend.batched import (
     stacked,
     where_true,
 )
-from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS, has_small_kernels
+from randeigen.backend.chunking import CHUNK_GROUP_NUMBERS, DEVICE_SLICE_NUMBERS
 from randeigen.backend.device_blocks import in_kernels
+from randeigen.backend.openblas import has_small_kernels
 from randeigen.geometry.batched_eigen import MAX_SQUARED_ROWS, ROUNDING, Tops
 from randeigen.geometry.cloud_batch import Centred, CloudBatch
 from randeigen.geometry.gram import (

@@ -28,7 +28,8 @@ from randeigen.backend.arrays import (
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import has_small_kernels, parallel_map, parts, uncrowded
+from randeigen.backend.chunking import parallel_map, parts, uncrowded
+from randeigen.backend.openblas import has_small_kernels
 from randeigen.types import Array, Block, Index
 
 Pivot: TypeAlias = tuple[int, int, int]  # three rows: the pivot is their middle, column by column
