@@ -343,3 +343,24 @@ def test_few_long_rows_are_folded_into_more_shorter_ones(
         sizes = np.sqrt(np.outer(right.diagonal(), right.diagonal()))
         assert (abs(gram[:-1, :-1].numpy() - right) <= 2 * precision * sizes).all()
         assert (exponent, float(abs(gram[-1]).max())) == (0, 0.0)
+
+
+VIEWS = {
+    "reversed rows": lambda x: x[::-1],
+    "reversed columns": lambda x: x[:, ::-1],
+    "stepped": lambda x: x[::2, ::3],
+    "broadcast": lambda x: np.broadcast_to(x[0], x.shape),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("n", [2, 7, 50, 130])
+def test_rows_that_no_blas_takes_as_they_lie_have_the_bits_of_a_copy(view: str, n: int, dtype: type) -> None:
+    rows = VIEWS[view](with_corrupt(2 * n, 9_001).astype(dtype))
+    copy = np.ascontiguousarray(rows)
+    np.testing.assert_array_equal(products(rows), products(copy))
+    for rule in (rules.RandEigen(0.2), rules.Median(0.2)):
+        here, there = (randeigen.aggregate(each, rule=rule, seed=0) for each in (rows, copy))
+        np.testing.assert_array_equal(here.mean, there.mean)
+        np.testing.assert_array_equal(here.weights, there.weights)

@@ -113,6 +113,14 @@ def memory_for_rows(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any
     return np.empty((n, width + more), dtype)[:, :width]
 
 
+def as_blas_takes_them(rows: NDArray[Any]) -> NDArray[Any]:
+    """The same rows, copied if they are reversed, stepped or broadcast: numpy multiplies these by itself."""
+    (n, width), (down, along), size = rows.shape, rows.strides, rows.itemsize
+    by_rows = along == size and down >= size * width and down % size == 0
+    by_columns = down == size and along >= size * n and along % size == 0
+    return rows if by_rows or by_columns else np.ascontiguousarray(rows)
+
+
 def uncrowded(rows: NDArray[Any]) -> NDArray[Any]:
     """The same rows, copied if there are many and they crowd a cache."""
     if len(rows) < MIN_CROWDED_ROWS or rows.strides[0] % CROWDED_BYTES:
@@ -223,8 +231,11 @@ _core = _which_core()
 
 def weighted_columns(weights: Any, matrix: Any, out: Any = None) -> Any:
     """weights @ matrix, where a column in main memory has the same bits wherever it lies."""
-    if not isinstance(matrix, np.ndarray) or not (rest := matrix.shape[1] % ALIKE_COLUMNS):
-        return weights @ matrix if out is None else np.matmul(weights, matrix, out=out)
+    if not isinstance(matrix, np.ndarray):
+        return weights @ matrix
+    matrix = as_blas_takes_them(matrix)
+    if not (rest := matrix.shape[1] % ALIKE_COLUMNS):
+        return np.matmul(weights, matrix, out=out)
     total = np.empty(matrix.shape[1], matrix.dtype) if out is None else out
     if rest < total.size:
         np.matmul(weights, matrix[:, :-rest], out=total[:-rest])

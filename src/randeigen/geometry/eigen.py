@@ -206,7 +206,8 @@ def outer(factor: float, vector: Array) -> Array | float:
 def decomposed(matrix: Array) -> tuple[Array, Array]:
     """numpy's eigenvalues and eigenvectors, NaN where it does not converge."""
     try:
-        values, vectors = np.linalg.eigh(matrix)
+        with single_threaded_blas(len(matrix)):  # on busy cores threads wait for one another for long
+            values, vectors = np.linalg.eigh(matrix)
     except np.linalg.LinAlgError:
         values, vectors = np.full(matrix.shape[0], math.nan), np.full(matrix.shape, math.nan)
     return values, vectors

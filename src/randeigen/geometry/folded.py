@@ -97,7 +97,7 @@ class CheckGeometry(SketchGeometry):
         if self.n <= MAX_GRAM_ROWS:
             points = self.points if self.n == len(self.points) else self.points[self.index]
             inner, start = products(points)[:-1, :-1], rng.standard_normal(self.n)
-            with single_threaded_blas(self.n), np.errstate(all="ignore"):  # of equal points nothing is left
+            with single_threaded_blas(0), np.errstate(all="ignore"):  # of equal points nothing is left
                 most = upper_bound_from_gram(inner, weights / weights.sum(), start)
             return TopDirection(most, np.zeros(self.n))
         w = np.zeros(len(self.points))

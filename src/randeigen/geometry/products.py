@@ -28,7 +28,7 @@ from randeigen.backend.arrays import (
     scaled,
     to_host_float64,
 )
-from randeigen.backend.chunking import parallel_map, parts, uncrowded
+from randeigen.backend.chunking import as_blas_takes_them, parallel_map, parts, uncrowded
 from randeigen.backend.openblas import has_small_kernels
 from randeigen.types import Array, Block, Index
 
@@ -111,7 +111,7 @@ def rounding(n: int, width: int, itemsize: int) -> float:
 def _term(part: Block, pivot_rows: Pivot | None) -> tuple[Any, Any, Any, int]:
     """What one part adds to the Gram matrix, its border, its corner; and the pivot's exponent."""
     is_copy = not isinstance(part, np.ndarray)
-    part = as_host_array(part)
+    part = as_blas_takes_them(as_host_array(part))
     if pivot_rows is None:
         return inner(part, part), 0.0, 0.0, UNSET
     pivot = middle_of_three(*(part[i] for i in pivot_rows))
@@ -280,16 +280,13 @@ def added(first: ScaledGram, second: ScaledGram) -> ScaledGram:
         return ScaledGram(first.gram + second.gram, first.exponents)
     first, second = _unset_zeros(first), _unset_zeros(second)
     exponents = np.maximum(first.exponents, second.exponents)
-    return ScaledGram(_at(first, exponents) + _at(second, exponents), exponents)
+    one, other = (at_exponents(each.gram, each.exponents - exponents) for each in (first, second))
+    return ScaledGram(one + other, exponents)
 
 
 def _unset_zeros(measured: ScaledGram) -> ScaledGram:
     """The same with lines of zeros unset: their exponents must not make another block's numbers underflow."""
     return ScaledGram(measured.gram, np.where(measured.gram.any(axis=1), measured.exponents, UNSET))
-
-
-def _at(measured: ScaledGram, exponents: NDArray[np.int64]) -> Array:
-    return at_exponents(measured.gram, measured.exponents - exponents)
 
 
 def at_exponents(gram: Array, shift: NDArray[np.int64]) -> Array:
