@@ -94,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.surface_picture import redraw
 
         return redraw(ROOT, RECORDS)
+    if not options.minutes > 0:
+        parser.error(f"--minutes {options.minutes:g}: give a positive number")
     chosen = [cell for cell in cells(options.device) if cell.has(options.only)]
     chosen.sort(
         key=lambda cell: (not cell.is_limited(options.device), cell.form != "matrix", cell.dtype != "float32")
@@ -121,7 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     limited = sum(one.limit() is not None for one in measured)
     print(f"{len(measured)} of {len(chosen)} cells, {limited} with a limit, {len(missed)} missed")
-    return 1 if missed else 0
+    if not measured:
+        print(f"nothing was measured in --minutes {options.minutes:g}; give more")
+    return 1 if missed or not measured else 0
 
 
 def write(out: Path, measured: Sequence[Measured], cells: int, made: Mapping[str, str]) -> None:
