@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -175,11 +176,19 @@ class TestFinding:
         encoders.find.cache_clear()
 
 
-def test_a_torchvision_built_for_another_torch_does_not_stop_it(tmp_path: Path, folder: Path) -> None:
+BROKEN = (
+    "raise RuntimeError('operator torchvision::nms does not exist')",
+    "raise ImportError('cannot import name _six from torch')",
+    "import torch._six",
+)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_torchvision_built_for_another_torch_does_not_stop_it(
+    tmp_path: Path, folder: Path, broken: str
+) -> None:
     (tmp_path / "torchvision").mkdir()
-    (tmp_path / "torchvision" / "__init__.py").write_text(
-        "raise RuntimeError('operator torchvision::nms does not exist')"
-    )
+    (tmp_path / "torchvision" / "__init__.py").write_text(broken)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from randeigen.lab import encoders\n"
@@ -187,6 +196,23 @@ def test_a_torchvision_built_for_another_torch_does_not_stop_it(tmp_path: Path, 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "BertForSequenceClassification False"
+
+
+def test_a_tokenizer_without_padding_pads_with_the_end_of_a_text(tmp_path: Path, folder: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    known = json.loads((copy / "tokenizer_config.json").read_text())
+    known.pop("pad_token", None)
+    for end, message in ((None, "has no padding token"), ("[SEP]", None)):
+        settings = {key: value for key, value in {**known, "eos_token": end}.items() if value}
+        (copy / "tokenizer_config.json").write_text(json.dumps({**settings, "pad_token": None}))
+        encoder = encoders.Encoder(str(copy), "copy")
+        if message:
+            with pytest.raises(BadModel, match=message):
+                _ = encoder.tokenizer
+        else:
+            assert encoder.tokenizer.pad_token == end
+            assert encoder.model().inner.config.pad_token_id == WORDS.index(end)
 
 
 @pytest.mark.slow

@@ -56,12 +56,17 @@ class Encoder:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer that belongs to it."""
-        return _loaded("AutoTokenizer", self.source, local_files_only=self.folder is not None)
+        """The tokenizer that belongs to it, which pads with the end of a text where it has nothing else."""
+        tokenizer = _loaded("AutoTokenizer", self.source, local_files_only=self.folder is not None)
+        if tokenizer.pad_token_id is None:
+            if tokenizer.eos_token_id is None:
+                raise BadModel(f"encoder={self.source!r}: its tokenizer has no padding token; give it one.")
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
 
     @cached_property
     def _pretrained(self) -> Any:
-        return _loaded(
+        model = _loaded(
             "AutoModelForSequenceClassification",
             self.source,
             num_labels=2,
@@ -69,6 +74,8 @@ class Encoder:
             attn_implementation="eager",
             local_files_only=self.folder is not None,
         )
+        model.config.pad_token_id = self.tokenizer.pad_token_id  # by which some find the end of a sentence
+        return model
 
     def model(self) -> Classifier:
         """A fresh copy with a new head, whose weights come from torch's generator."""
@@ -240,10 +247,10 @@ def hidden_torchvision() -> Iterator[None]:
     try:
         importlib.import_module("torchvision")
         broken = False
-    except ImportError:
-        broken = False
-    except Exception:  # "operator torchvision::nms does not exist", and whatever else a foreign build raises
-        broken = True
+    except (
+        Exception
+    ) as error:  # "operator torchvision::nms does not exist", a name that torch has no more, ...
+        broken = not (isinstance(error, ModuleNotFoundError) and error.name == "torchvision")  # it is absent
     if not broken:
         yield
         return
