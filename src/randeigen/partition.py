@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ MAX_NAMES_SHOWN = 8
 FORMS = (
     '"whole", "tensor", "rows:NAME" (a row of these tensors is a part), "columns:NUMBER", "hybrid" (the '
     'whole rows first, then the parts that stand out) or "hybrid:" before one of these, or groups: '
-    "{name: tensor's name, slice of columns, or a list of them}"
+    "{name: tensor's name, slice of columns, or a list of them}, in text as JSON"
 )
 
 
@@ -67,6 +68,8 @@ class Partition:
             return given
         if not isinstance(given, str):
             return _given(given, leaves, d)
+        if given.lstrip().startswith("{"):
+            return _given(_groups_in(given), leaves, d)
         if given == HYBRID or given.startswith(f"{HYBRID}:"):
             inner = given.partition(":")[2] or DEFAULT_HYBRID
             cut = None if inner.startswith(HYBRID) else Partition.of(inner, leaves, d)
@@ -81,7 +84,7 @@ class Partition:
         if given == "tensor":
             return _built([(name, 1) for name, _ in leaves], [math.prod(shape) for _, shape in leaves])
         if kind == "rows" and rest:
-            return _by_rows(rest.split(","), leaves)
+            return _by_rows([pattern.strip() for pattern in rest.split(",")], leaves)
         if kind == "columns" and rest.isdecimal() and 0 < int(rest) < 2**62:
             return _by_columns(int(rest), d)
         raise BadParameter(f"partition={given!r} is not known; give {FORMS}.")
@@ -121,6 +124,8 @@ class Partition:
 
     def name(self, part: int) -> str:
         """What the part is called: a tensor, one of its rows such as `embedding.weight[7]`, or as given."""
+        if not 0 <= part < self.count:
+            raise BadParameter(f"part {part}: there are {self.count}, from 0 on.")
         first, count, name = next(label for label in self.labels if label[0] <= part < label[0] + label[1])
         return name if count == 1 else f"{name}[{part - first}]"
 
@@ -153,13 +158,13 @@ def _by_rows(patterns: Sequence[str], leaves: Leaves) -> Partition:
     labels: list[tuple[int, int, str]] = []
     runs: list[Run] = []
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(_is_meant(name, pattern) for name in names):
             raise BadParameter(f"no tensor matches {pattern!r} in partition rows:; {_known(names)}.")
     start, part = 0, 0
     rest: list[tuple[int, int]] = []
     for name, shape in leaves:
         size, rows = math.prod(shape), shape[0] if len(shape) > 1 else 1
-        matches = any(fnmatchcase(name, pattern) for pattern in patterns)
+        matches = any(_is_meant(name, pattern) for pattern in patterns)
         if size and matches and rows > 1:
             runs.append(Run(start, size // rows, rows, part))
             labels.append((part, rows, name))
@@ -223,7 +228,7 @@ def _given(given: Any, leaves: Leaves, d: int) -> Partition:
     labels: list[tuple[int, int, str]] = []
     for name, group in groups:
         items = group if isinstance(group, (list, tuple)) else [group]
-        own_spans = [span for item in items for span in _spans(item, leaves, ends, d)]
+        own_spans = {span for item in items for span in _spans(item, leaves, ends, d)}
         if not own_spans:
             raise BadParameter(
                 f"part {name!r} has no columns; leave it out, or name tensors that hold numbers."
@@ -257,15 +262,34 @@ def _spans(item: Any, leaves: Leaves, ends: Sequence[int], d: int) -> list[tuple
     if isinstance(item, slice):
         if item.step not in (None, 1):
             raise BadParameter(f"{item} has a step; give consecutive columns.")
-        start, stop, _ = item.indices(d)
+        try:
+            start, stop, _ = item.indices(d)
+        except TypeError:
+            raise BadParameter(f"{item} is no slice of columns; give whole numbers.") from None
         return [(start, stop)] if start < stop else []
     if not isinstance(item, str):
         raise BadParameter(f"{item!r} is no part of a partition; give {FORMS}.")
-    matching = [k for k, (name, _) in enumerate(leaves) if fnmatchcase(name, item)]
+    matching = [k for k, (name, _) in enumerate(leaves) if _is_meant(name, item)]
     if not matching:
         raise BadParameter(f"no tensor matches {item!r}; {_known([name for name, _ in leaves])}.")
     sizes = [math.prod(shape) for _, shape in leaves]
     return [(ends[k] - sizes[k], ends[k]) for k in matching if sizes[k]]
+
+
+def _groups_in(text: str) -> Mapping[str, Any]:
+    """Groups as JSON has them, for a command line or a record."""
+    try:
+        groups = json.loads(text)
+    except ValueError as error:
+        example = """{"head": ["fc.weight", "fc.bias"]}"""
+        raise BadParameter(f"partition={text!r} is no JSON ({error}); write groups like {example}.") from None
+    assert isinstance(groups, Mapping)
+    return groups
+
+
+def _is_meant(name: str, pattern: str) -> bool:
+    """Whether a tensor is called that, or matches it."""
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _known(names: Sequence[str]) -> str:

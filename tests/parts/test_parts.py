@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from typing import Any
 
@@ -396,3 +397,22 @@ def test_the_same_seed_gives_the_same_bits_and_progress_ends() -> None:
     np.testing.assert_array_equal(first.mean, again.mean)
     assert [step[0] for step in seen] == ["measuring", "averaging"]
     assert seen[-1][1:] == (rows.shape[1], rows.shape[1])
+
+
+def test_a_tensor_is_known_by_its_exact_name_and_groups_may_be_json() -> None:
+    rng = np.random.default_rng(0)
+    records = [{"blocks[0].w": rng.standard_normal((4, 3)), "o": rng.standard_normal(3)} for _ in range(9)]
+    named = aggregate(records, f=2, partition="rows: blocks[0].w").parts
+    assert named is not None
+    assert [named.name(k) for k in range(len(named))][:2] == ["blocks[0].w[0]", "blocks[0].w[1]"]
+    groups = {"head": ["o", "o"], "body": "blocks[0].w"}
+    here, there = (aggregate(records, f=2, partition=each, seed=0) for each in (groups, json.dumps(groups)))
+    assert here.parts is not None
+    assert there.parts is not None
+    np.testing.assert_array_equal(here.parts.weights, there.parts.weights)
+    with pytest.raises(BadParameter, match="is no JSON"):
+        aggregate(records, f=2, partition="{head: o}")
+    with pytest.raises(BadParameter, match="give whole numbers"):
+        aggregate(records, f=2, partition=[slice(0.0, 3.0)])
+    with pytest.raises(BadParameter, match="there are 5"):
+        named.name(5)

@@ -118,7 +118,7 @@ def test_a_run_that_time_cut_short_is_named_and_its_line_says_how_long_it_is(res
     drawn = figure_3(records)
     assert "eps 0.05, 7 rounds" in drawn[4]
     assert "eps 0.20, 40 rounds" in drawn[4]
-    assert ">eps 0.20<" in drawn[3]
+    assert ">eps 0.20, 3 seeds<" in drawn[3]
     write_report(results, results / "page.html")
     assert "of these with fewer rounds" in (results / "page.html").read_text()
 

@@ -148,12 +148,17 @@ def run(rows: Rows, rule: Rule, partition: Partition, options: Options) -> Aggre
     )
 
 
-def _check(rows: Rows, rule: Rule) -> None:
+def check_rule(rule: Rule) -> None:
+    """Raise BadParameter for a rule that gives rows no weights, by which parts are combined."""
     if not rule.weighs_rows():
         raise BadParameter(
-            f"{type(rule).__name__} makes its answer column by column, so parts would not change it; leave "
-            "partition out, or give a rule that weighs rows, such as RandEigen."
+            f"{type(rule).__name__} makes its answer column by column and gives rows no weights, by which "
+            "parts are combined; leave partition out, or give a rule that weighs rows, such as RandEigen."
         )
+
+
+def _check(rows: Rows, rule: Rule) -> None:
+    check_rule(rule)
     if rows.n > MAX_EXACT_ROWS:
         raise BadParameter(
             f"partition needs an exact Gram matrix of each part, which is made up to {MAX_EXACT_ROWS:,} "
@@ -207,11 +212,12 @@ def _notes(partition: Partition, combining: Combining, index: Index, default: Ar
             for part in ordered[:MAX_PARTS_NAMED].tolist()  # of thousands, that many are put into words
         ]
         more = f" and {own.size - MAX_PARTS_NAMED:,} more" if own.size > MAX_PARTS_NAMED else ""
-        count = f"{own.size:,} of {partition.count:,} parts stood out and have weights of their own"
+        have = "has weights of its own" if own.size == 1 else "have weights of their own"
+        count = f"{own.size:,} of {partition.count:,} parts stood out and {have}"
         return (f"{count}: {', '.join(named)}{more}",)
+    parts = f"{partition.count:,} parts" if partition.count > 1 else "1 part"
     return (
-        f"judged in {partition.count:,} parts, each with weights of its own; the weights here are their mean "
-        "over all columns",
+        f"judged in {parts}, each with weights of its own; the weights here are their mean over all columns",
     )
 
 

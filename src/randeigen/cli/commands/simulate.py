@@ -25,6 +25,8 @@ from randeigen.cli.options import PARTS, Corrupt, Device, Fresh, RecordsAsJson, 
 from randeigen.errors import BadRows
 from randeigen.lab.config import Partition
 from randeigen.lab.record_files import federation_words, file_name
+from randeigen.partition import WHOLE
+from randeigen.parts import check_rule
 from randeigen.registry import build_rule, without_digest
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def simulate(
     task: Annotated[
         str,
         typer.Option(
-            help="digits, mnist, fashion-mnist, mnist-dba, fashion-mnist-dba; of sentences: sst2-tiny."
+            help="digits, mnist, fashion-mnist, mnist-dba, fashion-mnist-dba; of sentences: sst2-tiny, sst2."
         ),
     ] = "digits",
     attack: Annotated[
@@ -74,7 +76,7 @@ def simulate(
         bool, typer.Option("--resample-attackers", help="Draw the Byzantine clients anew each round.")
     ] = False,
     attack_start: Annotated[int, typer.Option(min=0, help="Rounds before the attack begins.")] = 0,
-    parts: Annotated[str, PARTS] = "whole",
+    parts: Annotated[str, PARTS] = WHOLE,
     server: Annotated[str, typer.Option(help="sgd or adam, with parameters: adam:eta=0.01.")] = "sgd",
     device: Device = "cpu",
     fresh: Fresh = False,
@@ -132,6 +134,9 @@ def simulate(
         objects["device"] = device
         configs = [replace(config, rule=name).resolve(data) for name in rule or ["mean", "randeigen"]]
         rules = {one.rule: build_rule(one.rule, one.feared) for one in configs}
+        if parts != WHOLE:  # before the first of them is trained
+            for each in rules.values():
+                check_rule(each)
         if objects["attack"] is not None and int(config.eps * clients + 1e-9) == 0:
             note = f"{config.eps:g} of {clients} clients is less than one, so no client is Byzantine"
             print_error(f"Note: {note}; give more of either.")
