@@ -39,8 +39,13 @@ def function_of_numpys_library(*names: str) -> Any:
 @cache
 def has_small_kernels() -> bool:
     """Whether BLAS multiplies small matrices where they lie, without copying them, on this processor."""
+    return kernels() in SMALL_KERNEL_CORES
+
+
+def kernels() -> str:
+    """The processor for which OpenBLAS has taken its kernels, in its own words; "unknown" of another BLAS."""
     name_of_core = _openblas("get_corename")
     if name_of_core is None:
-        return False
+        return "unknown"
     name_of_core.restype = ctypes.c_char_p
-    return (name_of_core() or b"").decode() in SMALL_KERNEL_CORES
+    return (name_of_core() or b"unknown").decode()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from randeigen.backend.openblas import kernels
 from randeigen.errors import BadFile
 from randeigen.lab.config import CentralizedConfig, FederatedConfig
 from randeigen.provenance import processor
@@ -127,7 +128,7 @@ def number(value: float) -> float | None:
 
 def versions(device: str) -> dict[str, str]:
     """Versions, processor, device and threads, for a record."""
-    used = {**core_versions(), "processor": processor()}
+    used = {**core_versions(), "processor": processor(), "blas kernels": kernels()}
     used |= {"device": device, "threads": str(torch.get_num_threads())}
     if device.startswith("cuda"):
         used["gpu"] = torch.cuda.get_device_name(device)

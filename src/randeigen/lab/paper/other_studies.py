@@ -14,6 +14,9 @@ from randeigen.lab.paper.cells import NONE_DBA
 Key: TypeAlias = tuple[str, str, str, str]  # data set, attack, eps as printed, rule
 
 IMAGES, LANGUAGE = "federations.json", "language.json"
+# What makes these records: more cells than the paper's, with settings that the records have.
+IMAGE_COMMAND = "python -m benchmarks.federations_under_attack --partition iid --cells cells.jsonl"
+LANGUAGE_COMMAND = "python -m studies.language run --encoder minilm --out cells.jsonl"
 IMAGE_RULES = {"mean": "none", "filtering": "filtering", "randeigen": "randeigen"}
 IMAGE_ATTACKS = {"none", "mra", "dba", "mpa", "hidra", "tma", "dfba", NONE_DBA}
 # The paper does not say whether EP is boosted; the boosted one is shown.
@@ -52,7 +55,10 @@ def _images(path: Path) -> Iterator[tuple[Key, Run]]:
         if cell["partition"] == "iid" and attack in IMAGE_ATTACKS and rule:
             eps = "0.20" if attack == "dfba" else "0" if attack.startswith("none") else "0.2"
             history = [_with_rates(metrics, metrics.get("own", {})) for metrics in one["history"]]
-            yield (cell["data"], attack, eps, rule), Run(cell["seed"], history, _provenance(one), path)
+            yield (
+                (cell["data"], attack, eps, rule),
+                Run(cell["seed"], history, _provenance(one, IMAGE_COMMAND), path),
+            )
 
 
 def _language(path: Path) -> Iterator[tuple[Key, Run]]:
@@ -68,11 +74,12 @@ def _language(path: Path) -> Iterator[tuple[Key, Run]]:
                 _with_rates(metrics, {"ep": metrics["own"]} if metrics.get("own") is not None else {})
                 for metrics in one["history"]
             ]
-            yield ("sst2", attack, eps, rule), Run(cell["seed"], history, _provenance(one), path)
+            command = f"{LANGUAGE_COMMAND} --rules {cell['rule']} --eps {cell['eps']:g}"
+            yield ("sst2", attack, eps, rule), Run(cell["seed"], history, _provenance(one, command), path)
 
 
-def _provenance(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {"commit": one["versions"]["commit"], "seconds": one["seconds"], "command": "a study of its own"}
+def _provenance(one: Mapping[str, Any], command: str) -> dict[str, Any]:
+    return {"commit": one["versions"]["commit"], "seconds": one["seconds"], "command": command}
 
 
 def _with_rates(metrics: Mapping[str, Any], rates: Mapping[str, float]) -> dict[str, Any]:
