@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import statistics
 import sys
 from pathlib import Path
 
@@ -196,6 +197,13 @@ def test_intervals_over_seeds_are_students() -> None:
     three = interval([1.0, 2.0, 3.0])
     assert three.mean == 2.0
     assert three.half_width == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("n", "t"), [(11, 2.228), (12, 2.201), (15, 2.145), (30, 2.045), (100, 1.984)])
+def test_intervals_of_many_seeds_are_students_too(n: int, t: float) -> None:
+    values = [float(i % 2) for i in range(n)]
+    half = interval(values).half_width
+    assert half == pytest.approx(t * statistics.stdev(values) / n**0.5, rel=3e-4)
 
 
 def test_charts_leave_out_what_an_axis_cannot_show() -> None:
