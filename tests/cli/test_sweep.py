@@ -140,6 +140,22 @@ def test_f_is_a_number_of_byzantine_clients() -> None:
         Sweep({"f": [1], "eps": 0.2}).configs()
 
 
+@pytest.mark.parametrize("metrics", [{"accuracy": "high"}, {"accuracy": 5}, {"asr": -1}, {"kept": "all"}])
+def test_a_damaged_record_is_named_and_neither_shown_nor_overwritten(
+    metrics: dict[str, object], tmp_path: Path
+) -> None:
+    assert sweep(tmp_path, "--rule", "mean").exit_code == 0
+    (path,) = tmp_path.glob("*.json")
+    content = json.loads(path.read_text())
+    content["history"][-1].update(metrics)
+    path.write_text(json.dumps(content))
+    before = path.read_text()
+    again = sweep(tmp_path, "--rule", "mean")
+    assert again.exit_code == 2, again.exception
+    assert path.name in "".join(again.output.split())
+    assert path.read_text() == before
+
+
 def test_nothing_to_sweep_is_a_mistake_of_the_call(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["sweep", "--out", str(tmp_path)])
     assert told.exit_code == 2

@@ -97,11 +97,11 @@ MORE_METRICS: dict[str, Kind] = {  # which some records have
 def check_history(path: Path, history: Any, what: str = "a run") -> None:
     """Refuse a history that is no list of rounds with their metrics."""
     if not isinstance(history, list) or not history:
-        kind = "is empty" if history == [] else f"is {_shown(history)} and no list of rounds"
-        raise damaged(path, f"its history {kind}", what)
+        problem = "is empty" if history == [] else f"is {_brief(history)} and no list of rounds"
+        raise damaged(path, f"its history {problem}", what)
     for t, metrics in enumerate(history, 1):
         if not isinstance(metrics, dict):
-            raise damaged(path, f"round {t} is {_shown(metrics)} and has no metrics", what)
+            raise damaged(path, f"round {t} is {_brief(metrics)} and has no metrics", what)
         where = f"round {t}"
         for name, kind in METRICS.items():
             check_entry(path, metrics, name, kind, where, what)
@@ -115,7 +115,7 @@ def check_entry(path: Path, line: Mapping[str, Any], name: str, kind: Kind, wher
     if name not in line:
         raise damaged(path, f"{where} has no {name}", what)
     if not kind[0](line[name]):
-        raise damaged(path, f"{where} has {name} {_shown(line[name])}, which is not {kind[1]}", what)
+        raise damaged(path, f"{where} has {name} {_brief(line[name])}, which is not {kind[1]}", what)
 
 
 def check_lines(
@@ -128,7 +128,7 @@ def check_lines(
     for index, line in enumerate(lines, 1):
         where = f"entry {index} of {key}"
         if not isinstance(line, dict):
-            raise damaged(path, f"{where} is {_shown(line)}", what)
+            raise damaged(path, f"{where} is {_brief(line)}", what)
         for name, kind in kinds.items():
             check_entry(path, line, name, kind, where, what)
     return lines
@@ -137,10 +137,10 @@ def check_lines(
 def check_parts(path: Path, content: Any, names: Iterable[str], what: str = "a run") -> dict[str, Any]:
     """The content, if it is a JSON object whose parts of these names are objects where they are there."""
     if not isinstance(content, dict):
-        raise damaged(path, f"it holds {_shown(content)}", what)
+        raise damaged(path, f"it holds {_brief(content)}", what)
     for name in names:
         if not isinstance(content.get(name, {}), dict):
-            raise damaged(path, f"its {name} is {_shown(content[name])} and no object", what)
+            raise damaged(path, f"its {name} is {_brief(content[name])} and no object", what)
     return content
 
 
@@ -162,7 +162,7 @@ def full_spec(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
         raise damaged(path, f"its spec has no {' and no '.join(absent)}")
     for name, value in spec.items():
         if isinstance(value, list | dict):
-            raise damaged(path, f"its spec has {name} {_shown(value)}")
+            raise damaged(path, f"its spec has {name} {_brief(value)}")
     known = {field.name for field in fields(kind)}
     older = {} if central else UNWRITTEN
     try:
@@ -172,6 +172,6 @@ def full_spec(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**asdict(config), **spec}
 
 
-def _shown(value: Any) -> str:
+def _brief(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
