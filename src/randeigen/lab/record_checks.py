@@ -144,31 +144,31 @@ def check_parts(path: Path, content: Any, names: Iterable[str], what: str = "a r
     return content
 
 
-def checked_run(path: Path, content: Any) -> dict[str, Any]:
+def checked_run(path: Path, content: Any, what: str = "a run") -> dict[str, Any]:
     """The content of the file, if it has the history of a run."""
-    record = check_parts(path, content, ("spec", "versions", "made"))
+    record = check_parts(path, content, ("spec", "versions", "made"), what)
     if "history" not in record:
-        raise damaged(path, "it has no history")
-    check_history(path, record["history"])
+        raise damaged(path, "it has no history", what)
+    check_history(path, record["history"], what)
     return record
 
 
-def full_spec(path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
+def full_spec(path: Path, spec: Mapping[str, Any], what: str = "a run") -> dict[str, Any]:
     """The settings of a run with those that were added since: what older records were run with."""
     central = "defence" in spec
     kind: type[Any] = CentralizedConfig if central else FederatedConfig
     names = ("task", "attack", "seed", *(() if central else ("rule",)))
     if absent := [name for name in names if name not in spec]:
-        raise damaged(path, f"its spec has no {' and no '.join(absent)}")
+        raise damaged(path, f"its spec has no {' and no '.join(absent)}", what)
     for name, value in spec.items():
         if isinstance(value, list | dict):
-            raise damaged(path, f"its spec has {name} {_brief(value)}")
+            raise damaged(path, f"its spec has {name} {_brief(value)}", what)
     known = {field.name for field in fields(kind)}
     older = {} if central else UNWRITTEN
     try:
         config = kind(**{**older, **{name: value for name, value in spec.items() if name in known}})
     except (TypeError, ValueError) as error:
-        raise damaged(path, f"its spec is not one ({str(error).rstrip('.')})") from error
+        raise damaged(path, f"its spec is not one ({str(error).rstrip('.')})", what) from error
     return {**asdict(config), **spec}
 
 
