@@ -312,6 +312,13 @@ def test_a_cell_with_a_damaged_record_is_named_in_a_sentence(part: str, text: st
     assert path.name in said
 
 
+def test_a_large_integer_in_a_measurement_is_a_number(results: Path) -> None:
+    lines = [{"rule": "mean", "d": d, "seconds": 1, "bias": 10**30, "relative": 1} for d in (10, 100)]
+    path = results / "paper" / "table-prior-work" / "table-prior-work.json"
+    write_record(path, {"lines": lines})
+    assert report(results)[0] == 0
+
+
 def test_a_folder_in_which_no_file_is_a_record_makes_no_page(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"other": 1}')
     code, said = report(tmp_path)
