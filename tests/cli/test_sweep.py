@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import statistics
 import sys
 from pathlib import Path
 
@@ -139,6 +140,22 @@ def test_f_is_a_number_of_byzantine_clients() -> None:
         Sweep({"f": [1], "eps": 0.2}).configs()
 
 
+@pytest.mark.parametrize("metrics", [{"accuracy": "high"}, {"accuracy": 5}, {"asr": -1}, {"kept": "all"}])
+def test_a_damaged_record_is_named_and_neither_shown_nor_overwritten(
+    metrics: dict[str, object], tmp_path: Path
+) -> None:
+    assert sweep(tmp_path, "--rule", "mean").exit_code == 0
+    (path,) = tmp_path.glob("*.json")
+    content = json.loads(path.read_text())
+    content["history"][-1].update(metrics)
+    path.write_text(json.dumps(content))
+    before = path.read_text()
+    again = sweep(tmp_path, "--rule", "mean")
+    assert again.exit_code == 2, again.exception
+    assert path.name in "".join(again.output.split())
+    assert path.read_text() == before
+
+
 def test_nothing_to_sweep_is_a_mistake_of_the_call(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["sweep", "--out", str(tmp_path)])
     assert told.exit_code == 2
@@ -196,6 +213,13 @@ def test_intervals_over_seeds_are_students() -> None:
     three = interval([1.0, 2.0, 3.0])
     assert three.mean == 2.0
     assert three.half_width == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("n", "t"), [(11, 2.228), (12, 2.201), (15, 2.145), (30, 2.045), (100, 1.984)])
+def test_intervals_of_many_seeds_are_students_too(n: int, t: float) -> None:
+    values = [float(i % 2) for i in range(n)]
+    half = interval(values).half_width
+    assert half == pytest.approx(t * statistics.stdev(values) / n**0.5, rel=3e-4)
 
 
 def test_charts_leave_out_what_an_axis_cannot_show() -> None:

@@ -248,3 +248,80 @@ def test_a_browser_shows_every_figure_and_no_error(results: Path, tmp_path: Path
         assert title is not None, seen.stderr
         assert title[1] == f"drawn={page.read_text().count('<svg class=')} wide=false"
         assert "CONSOLE" not in seen.stderr, seen.stderr
+
+
+def report(folder: Path) -> tuple[int, str]:
+    """The exit code, and what was said in one line; a traceback fails the test."""
+    told = CliRunner().invoke(app, ["report", str(folder), "--out", str(folder / "page.html"), "--force"])
+    assert told.exception is None or isinstance(told.exception, SystemExit), repr(told.exception)
+    return told.exit_code, "".join(told.output.split())
+
+
+DAMAGED = {
+    "federations.json": ['{"cells":[{}]}', '{"cells":{}}', '{"cells":[{"cell":{},"history":[1]}]}'],
+    "language.json": ['{"cells":[{}]}', '{"cells":[1]}'],
+    "cost-h200.json": ['{"growth":[]}', '{"timings":[{"rule":"randeigen"}],"growth":[]}'],
+    "paper/theorems/theorems.json": ['{"checks":[{"id":"bias"}]}', '{"checks":[1]}', '{"checks":"x"}'],
+    "paper/figure-2/figure-2.json": [
+        '{"lines":[],"by_chunk":[]}',
+        '{"lines":[{"rule":"published","d":10,"seconds":1}],"by_chunk":[]}',
+    ],
+    "paper/table-prior-work/table-prior-work.json": ['{"lines":[{"rule":"mean","d":"ten"}]}'],
+    "paper/figure-1/planes.json": ['{"panels":[{"attack":"hidra"}]}', '{"panels":{"hidra":1}}'],
+    "paper/figure-5/figure-5.json": ['{"panels":[{"attack":"subpopulation","projections":[]}]}'],
+    "paper/certificate/certificate.json": ['{"panels":[{"attack":"dba","lines":[{"round":1}]}]}'],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_named_in_a_sentence(name: str, results: Path) -> None:
+    path = results / name
+    path.parent.mkdir(exist_ok=True, parents=True)
+    for text in ("", "{}", "[]", "x", '"x"', "null", "[" * 100_000, *DAMAGED[name]):
+        path.write_text(text)
+        code, said = report(results)
+        assert code == 2, text[:99]
+        assert path.name in said
+        assert "moveordeleteit" in said
+        assert not (results / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ('"accuracy": 0.9', '"accuracy": "high"'),
+        ('"accuracy": 0.9', '"accuracy": NaN'),
+        ('"accuracy": 0.9', '"accuracy": 5'),
+        ('"accuracy": 0.9', '"accuracy": 1e308'),
+        ('"accuracy": 0.9, ', ""),
+        ('"asr": null, ', ""),
+        ('"seconds": 0.01, ', ""),
+        ('"kept": 80', '"kept": "all"'),
+        ('"made": {', '"made": null, "other": {'),
+        ('"made": {', '"made": "by hand", "other": {'),
+        ('"history": [', '"history": "abc", "other": ['),
+        ('"history": [', '"history": [1, 2], "other": ['),
+    ],
+)
+def test_a_cell_with_a_damaged_record_is_named_in_a_sentence(part: str, text: str, results: Path) -> None:
+    path = Job(cell("mnist/tma/randeigen"), 0, 100).path(results / "paper")
+    assert part in path.read_text()
+    path.write_text(path.read_text().replace(part, text))
+    code, said = report(results)
+    assert code == 2
+    assert path.name in said
+
+
+def test_a_large_integer_in_a_measurement_is_a_number(results: Path) -> None:
+    lines = [{"rule": "mean", "d": d, "seconds": 1, "bias": 10**30, "relative": 1} for d in (10, 100)]
+    path = results / "paper" / "table-prior-work" / "table-prior-work.json"
+    write_record(path, {"lines": lines})
+    assert report(results)[0] == 0
+
+
+def test_a_folder_in_which_no_file_is_a_record_makes_no_page(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{"other": 1}')
+    code, said = report(tmp_path)
+    assert code == 2
+    assert "nonethatthereportknows" in said
+    assert not (tmp_path / "page.html").exists()

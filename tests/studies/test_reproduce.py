@@ -20,12 +20,14 @@ from randeigen.lab.paper.certificate_over_training import certificate_over_train
 from randeigen.lab.paper.growth import attacked_rows, dense_filtering, figure_2, table_1
 from randeigen.lab.paper.planes import QUIET_ROUNDS, planes
 from randeigen.lab.paper.poison_projections import poison_projections
+from randeigen.lab.paper.record_of_cell import check_is_record_of
 from randeigen.lab.paper.record_text import as_lines, short
 from randeigen.lab.paper.reported_numbers import rows, table
 from randeigen.lab.paper.theorems import checks
 from randeigen.lab.paper.training import Job, run_job
 from randeigen.rules import ZhuFiltering
 from studies import reproduce
+from studies.reproduce import DBA_ROUNDS
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = {
@@ -146,6 +148,22 @@ def test_a_sitting_is_packed_into_one_file_and_unpacked_into_records(
     assert files[0].read_text() == before
     assert reproduce.main(["--passes", "clean", "--list", "--done", str(into)]) == 0
     assert "randeigen reproduce" not in capsys.readouterr().out
+
+
+def test_every_stored_record_is_that_of_its_cell() -> None:
+    out, paths = ROOT / "results" / "paper", set()
+    for job in (
+        Job(cell, seed, rounds)
+        for experiment in EXPERIMENTS.values()
+        for cell in experiment.cells
+        for seed in range(3)
+        for rounds in (None, DBA_ROUNDS)
+    ):
+        if (path := job.path(out)).exists():
+            check_is_record_of(job, path)
+            paths.add(path)
+    stored = {path for name in EXPERIMENTS for path in (out / name.replace(":", "-")).glob("*.json")}
+    assert paths == stored
 
 
 def test_the_attack_shows_in_the_plane_of_the_top_directions() -> None:

@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from randeigen.lab.record_checks import checked_run, read_json
+
 if TYPE_CHECKING:
     from randeigen.lab.results import RunRecord
 
@@ -38,8 +40,12 @@ def federation_words(config: Any) -> tuple[str, ...]:
 def find_record(
     folder: Path, kind: type[Record], config: Any, words: Sequence[str]
 ) -> tuple[Record, str] | None:
-    """The record of this configuration and its name. Names had no digest once, so the content decides."""
+    """The record of this configuration and its name. Names had no digest once, so the content decides.
+
+    One whose metrics cannot be is refused: what is there is neither shown nor overwritten.
+    """
     for path in sorted(folder.glob(f"{glob.escape(described(words)[:MAX_WORDS])}*.json")):
         if record := kind.finished(path, config):
+            checked_run(path, read_json(path))
             return record, path.stem
     return None

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from randeigen.errors import BadFile, MissingExtra
+from randeigen.lab.record_checks import checked_run, full_spec
 from randeigen.rows.write import replacing
 
 if TYPE_CHECKING:
     import pandas
 
-# Two-sided 95% points of Student's t by degrees of freedom; beyond, the normal's is near enough.
+# Two-sided 95% points of Student's t by degrees of freedom from 1, and the normal's, for all beyond.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+Z95 = 1.959963984540054
 
 
 class Interval(NamedTuple):
@@ -40,9 +42,22 @@ def interval(values: Sequence[float]) -> Interval:
     n = len(values)
     if n < 2:
         return Interval(values[0], None, n)
-    t = T95[n - 2] if n - 2 < len(T95) else 1.96
-    half = t * statistics.stdev(values) / math.sqrt(n)
+    half = t95(n - 1) * statistics.stdev(values) / math.sqrt(n)
     return Interval(round(statistics.fmean(values), 12), round(half, 12), n)
+
+
+def t95(df: int) -> float:
+    """The two-sided 95% point of Student's t: a table, and from 11 degrees of freedom a series in 1/df.
+
+    >>> round(t95(11), 3), round(t95(29), 3)
+    (2.201, 2.045)
+    """
+    if df <= len(T95):
+        return T95[df - 1]
+    z = Z95
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / df + second / df**2 + third / df**3
 
 
 def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> pandas.DataFrame:
@@ -51,15 +66,17 @@ def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> pandas.Data
         load("sweep").groupby(["attack", "rule"]).accuracy.mean()
 
     Parameters:
-        folder: where the records are, in it or in folders inside it. Other files are passed over.
+        folder: where the records are, in it or in folders inside it. Other files are passed over, and
+            hidden ones.
         rounds: whether the table has one row for each round of a run and not one for each run.
 
     Returns:
-        The settings of each run and its results.
+        The settings of each run and its results; settings that an older record lacks are what it was run
+        with.
 
     Raises:
         MissingExtra: pandas is not installed.
-        BadFile: there is no such folder, or no record in it.
+        BadFile: there is no such folder, or no record in it, or a record is damaged.
 
     Examples:
         >>> import tempfile
@@ -84,14 +101,16 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
     """The records of a folder as a list of dicts, with the same keys as the columns of `load`.
 
     Parameters:
-        folder: where the records are, in it or in folders inside it. Other files are passed over.
+        folder: where the records are, in it or in folders inside it. Other files are passed over, and
+            hidden ones.
         rounds: whether there is one dict for each round of a run and not one for each run.
 
     Returns:
-        The settings of each run and its results.
+        The settings of each run and its results; settings that an older record lacks are what it was run
+        with.
 
     Raises:
-        BadFile: there is no such folder, or no record in it.
+        BadFile: there is no such folder, or no record in it, or a record is damaged.
 
     Examples:
         >>> import tempfile
@@ -105,12 +124,18 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
     path = Path(folder)
     if not path.is_dir():
         raise BadFile(f"there is no folder {path}; give one that holds records of runs.")
-    lines = lines_of(sorted(path.rglob("*.json")), rounds=rounds)
+    lines = lines_of(visible(path), rounds=rounds)
     if not lines:
         raise BadFile(
             f"{path} holds no record of a run; `randeigen simulate`, `train` and `sweep` write them."
         )
     return lines
+
+
+def visible(folder: Path) -> list[Path]:
+    """The JSON files in the folder and in those inside it, but for what an interrupted write has left."""
+    paths = sorted(folder.rglob("*.json"))
+    return [one for one in paths if not any(part.startswith(".") for part in one.relative_to(folder).parts)]
 
 
 def lines_of(paths: Iterable[Path], *, rounds: bool = False) -> list[dict[str, Any]]:
@@ -124,13 +149,15 @@ def lines_of(paths: Iterable[Path], *, rounds: bool = False) -> list[dict[str, A
 
 
 def _record(path: Path) -> Mapping[str, Any] | None:
+    """The record with all of its settings; None of a file that is another thing."""
     try:
         content = json.loads(path.read_text())
-    except (ValueError, OSError):
+    except (ValueError, RecursionError, OSError):
         return None
-    parts = ("spec", "history", "versions")
-    whole = isinstance(content, dict) and all(name in content for name in parts) and content["history"]
-    return content if whole else None
+    if not isinstance(content, dict) or not {"spec", "history", "versions"} <= content.keys():
+        return None
+    record = checked_run(path, content)
+    return record | {"spec": full_spec(path, record["spec"])}
 
 
 def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:

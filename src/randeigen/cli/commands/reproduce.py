@@ -13,6 +13,8 @@ from randeigen.cli.experiment_runs import ProgressLine, resumable
 from randeigen.cli.options import Device
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
+AGAIN = "--out FOLDER makes it again beside it"
+SEEDS = 3  # of a cell, unless the call says which
 
 
 def reproduce(
@@ -22,8 +24,12 @@ def reproduce(
     cell: Annotated[
         list[str] | None, typer.Option(help="These cells alone: mnist/hidra/randeigen, 'mnist/*/published'.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to this less one.")] = 3,
-    seed: Annotated[list[int] | None, typer.Option(min=0, help="This seed alone; repeat it.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds 0 to this less one; 3 without it and --seed.")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="This seed alone, instead of --seeds; repeat it.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the paper's.")] = None,
     device: Device = "cpu",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the records are and go.")] = Path(
@@ -34,8 +40,8 @@ def reproduce(
     """Run the experiments of the paper, or what is missing of them.
 
     A cell is one column of one line of a table; its record says the command, the commit, versions, seed and
-    seconds. What DIR has is not run again and never overwritten; an interrupted cell goes on where it
-    stopped.
+    seconds. What DIR has is not run again and never overwritten (another --out makes it again beside it); a
+    file there that is not the cell's whole record is an error. An interrupted cell goes on where it stopped.
     `randeigen report DIR` makes the page that shows all of them beside what the paper reports.
 
     \b
@@ -58,28 +64,32 @@ def reproduce(
         if experiment is not None and experiment not in (*EXPERIMENTS, *MEASUREMENTS):
             known = ", ".join((*EXPERIMENTS, *MEASUREMENTS))
             raise UsageError(f"there is no experiment {experiment!r}; known are {known}.")
+        if seed and seeds is not None:
+            raise UsageError("--seed and --seeds both say which seeds are run; give one of them.")
+        if cell and experiment is None:
+            raise UsageError("--cell names cells of an experiment; give one, such as table:images.")
+        if experiment in MEASUREMENTS and (cell or seed or seeds is not None or rounds is not None):
+            raise UsageError(f"{experiment} is one record; leave --cell, --seed, --seeds and --rounds out.")
         if listed or experiment is None:
-            _list(experiment)
+            _list(experiment, cell or [])
         elif experiment in MEASUREMENTS:
-            if cell or seed or rounds is not None:
-                raise UsageError(f"{experiment} is one record; leave --cell, --seed and --rounds out.")
             require("reproduce", "torch", "sklearn")
             with resumable():
                 _measure(experiment, device, out)
         else:
             require("reproduce", "torch")
             with resumable():
-                _run(experiment, cell or [], seed or list(range(seeds)), rounds, device, out)
+                _run(experiment, cell or [], seed or list(range(seeds or SEEDS)), rounds, device, out)
 
 
-def _list(experiment: str | None) -> None:
-    from randeigen.lab.paper.cells import EXPERIMENTS
+def _list(experiment: str | None, patterns: list[str]) -> None:
+    from randeigen.lab.paper.cells import EXPERIMENTS, chosen
     from randeigen.lab.paper.measurements import MEASUREMENTS
 
     if experiment in MEASUREMENTS:
         print_line(f"{experiment}: {MEASUREMENTS[experiment].title}; one record")
     elif experiment is not None:
-        for cell in EXPERIMENTS[experiment].cells:
+        for cell in chosen(experiment, patterns):
             print_line(cell.name)
     else:
         for name, each in EXPERIMENTS.items():
@@ -89,12 +99,14 @@ def _list(experiment: str | None) -> None:
 
 
 def _measure(name: str, device: str, out: Path) -> None:
+    from randeigen.lab.paper.file_checks import checked_measurement
     from randeigen.lab.paper.measurements import MEASUREMENTS, Measurement
     from randeigen.lab.paper.record_text import write_record
 
     path = Measurement.path(name, out)
     if path.exists():
-        print_error(f"{name}: already there, {path} (delete it to measure again)")
+        checked_measurement(name, path)
+        print_error(f"{name}: already there, {path} ({AGAIN})")
         return
     line, last_report = ProgressLine(), 0.0
 
@@ -118,6 +130,7 @@ def _run(
     import json
 
     from randeigen.lab.paper.cells import chosen, trained_as
+    from randeigen.lab.paper.record_of_cell import check_is_record_of
     from randeigen.lab.paper.record_text import write_record
     from randeigen.lab.paper.training import Job, run_job
 
@@ -125,10 +138,13 @@ def _run(
     if rounds is not None and name == "table:centralized":
         raise UsageError(f"{name} is no federation and has no rounds; leave --rounds out.")
     jobs = list(dict.fromkeys(Job(trained_as(cell), seed, rounds) for seed in seeds for cell in cells))
+    for job in jobs:  # before any of them is run
+        if (path := job.path(out)).exists():
+            check_is_record_of(job, path)
     for done, job in enumerate(jobs, 1):
         path, label = job.path(out), f"{done}/{len(jobs)} {job.cell.name} seed {job.seed}"
         if path.exists():
-            print_error(f"{label}: already there, {path}")
+            print_error(f"{label}: already there, {path} ({AGAIN})")
             continue
         checkpoint, line = path.with_suffix(".checkpoint.npz"), ProgressLine()
         record = run_job(

@@ -4,7 +4,6 @@ rounds.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -14,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from randeigen.errors import BadFile
-from randeigen.lab.paper.cells import NONE_DBA, POISONS, Cell, experiment, in_table
-from randeigen.lab.paper.other_studies import Key, Run, other_runs
+from randeigen.lab.paper.cells import EXPERIMENTS, NONE_DBA, POISONS, Cell, experiment, in_table
+from randeigen.lab.paper.file_checks import check_study, checked_measurement, extra_memory
+from randeigen.lab.paper.measurements import MEASUREMENTS, Measurement
+from randeigen.lab.paper.other_studies import IMAGES, LANGUAGE, Key, Run, other_runs
+from randeigen.lab.record_checks import check_history, checked_run, read_json
 from randeigen.lab.record_files import described
 from randeigen.lab.tidy import Interval, interval
+
+MEMORY = "cost-h200.json"  # what aggregations on a GPU cost
+BEYOND = {
+    "wrong-eps": "The true fraction is 0.2; the rules assume another one",
+    "unlike-clients": "Clients are unlike: Dirichlet(0.3)",
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,12 @@ class Records:
         self.folder = folder
         self.paper = folder / "paper" if (folder / "paper").is_dir() else folder
         self._runs: dict[Cell, tuple[Run, ...]] = {}  # what was read before
+        self._measurements: dict[str, dict[str, Any] | None] = {}
+        if self._is_empty():
+            raise BadFile(
+                f"{folder} holds JSON files but none that the report knows; give a folder that `randeigen "
+                "reproduce` wrote to (`randeigen.lab.load` reads what `simulate` and `sweep` wrote)."
+            )
 
     def runs(self, cell: Cell) -> tuple[Run, ...]:
         """The longest record of each seed, from wherever it is."""
@@ -64,7 +78,7 @@ class Records:
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
             if match := pattern.fullmatch(path.name):
                 run = _read(path, int(match[1]))
-                if run and (run.seed not in by_seed or run.rounds > by_seed[run.seed].rounds):
+                if run.seed not in by_seed or run.rounds > by_seed[run.seed].rounds:
                     by_seed[run.seed] = run
         if cell.experiment in ("table:images", "table:dfba", "table:sst2", "figure:4"):
             for run in self._other.get(_key(cell), ()):
@@ -122,11 +136,38 @@ class Records:
 
     @cached_property
     def _other(self) -> dict[Key, tuple[Run, ...]]:
-        return other_runs(self.folder)
+        for name in (IMAGES, LANGUAGE):
+            if (path := self.folder / name).is_file():
+                check_study(path)
+        runs = other_runs(self.folder)
+        for run in (one for of in runs.values() for one in of):
+            check_history(run.path, run.history, "federations")
+        return runs
 
-    def record(self, path: Path) -> dict[str, Any] | None:
-        """A record of a measurement; None where there is none."""
-        return json.loads(path.read_text()) if path.is_file() else None
+    def measurement(self, name: str) -> dict[str, Any] | None:
+        """The record of the measurement of this name; None where there is none."""
+        if name not in self._measurements:
+            path = Measurement.path(name, self.paper)
+            self._measurements[name] = checked_measurement(name, path) if path.is_file() else None
+        return self._measurements[name]
+
+    def memory(self) -> list[float] | None:
+        """Megabytes beside rows and answer that the default took on a GPU; None where it was not run."""
+        path = self.folder / MEMORY
+        return extra_memory(path) if path.is_file() else None
+
+    def _is_empty(self) -> bool:
+        """Whether no file is one that a table or a figure shows."""
+        cells = (cell for each in EXPERIMENTS.values() for cell in each.cells)
+        measured = (Measurement.path(name, self.paper) for name in MEASUREMENTS)
+        files = (*measured, self.folder / MEMORY)
+        sweeps = (self.paper / "beyond" / name for name in BEYOND)
+        return not (
+            any(path.is_file() for path in files)
+            or any(path.is_dir() for path in sweeps)
+            or self._other
+            or any(map(self.runs, cells))
+        )
 
 
 def _rate(unattacked: Run, attack: str, rounds: int) -> float | None:
@@ -147,12 +188,9 @@ def _key(cell: Cell) -> Key:
     return cell.dataset, cell.attack, eps, cell.rule
 
 
-def _read(path: Path, seed: int) -> Run | None:
-    try:
-        content = json.loads(path.read_text())
-        return Run(seed, content["history"], content.get("made", {}), path) if content["history"] else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{path} is not the record of a cell ({error}); delete it.") from error
+def _read(path: Path, seed: int) -> Run:
+    record = checked_run(path, read_json(path))
+    return Run(seed, record["history"], record.get("made", {}), path)
 
 
 def most_rounds(runs: Iterable[Run]) -> int:

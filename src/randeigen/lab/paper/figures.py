@@ -9,7 +9,6 @@ from typing import Any
 from randeigen.lab.charts import Axis, Series, chart, histogram
 from randeigen.lab.paper.cells import EXPERIMENTS, SENTENCE_ROUNDS
 from randeigen.lab.paper.collect import Records, longest
-from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import Run
 from randeigen.lab.tidy import interval
 
@@ -20,7 +19,7 @@ ROUNDING = 1e-9  # of the certificate: distances below it are no distances
 
 def figure_1(records: Records) -> list[str]:
     """Clean and poisoned updates of one round in the plane of their top two directions, signed log axes."""
-    record = records.record(Measurement.path("figure:1", records.paper))
+    record = records.measurement("figure:1")
     return [_plane(name, _panel(record, name)) for name in PANELS_1]
 
 
@@ -43,7 +42,7 @@ def _plane(name: str, panel: dict[str, Any] | None) -> str:
 
 def figure_2(records: Records) -> list[str]:
     """Seconds against d with n·d·ln d, and FILTERING over RandEigen against C with C²/ln d."""
-    record = records.record(Measurement.path("figure:2", records.paper))
+    record = records.measurement("figure:2")
     if record is None:
         return [chart(title, [], Axis("d"), Axis("seconds")) for title in ("2a: time", "2b: ratio")]
     d = sorted({line["d"] for line in record["lines"]})
@@ -121,7 +120,7 @@ def line(name: str, runs: Sequence[Run], full: int) -> Series:
 
 def figure_5(records: Records) -> list[str]:
     """Distributions of clean and poisoned gradients on PC 1: two attacks on data, and DFBA's updates."""
-    record = records.record(Measurement.path("figure:5", records.paper))
+    record = records.measurement("figure:5")
     figures = []
     for name in ("gradient-matching", "subpopulation"):
         panel, title = _panel(record, name), f"{name}, first step"
@@ -130,7 +129,7 @@ def figure_5(records: Records) -> list[str]:
             m, values = panel["poison"], panel["projections"]
             groups = {"clean": values[m:], "poisoned": values[:m]}
         figures.append(histogram(title, groups, Axis("projection on PC 1")))
-    panel = _panel(records.record(Measurement.path("figure:1", records.paper)), "dfba")
+    panel = _panel(records.measurement("figure:1"), "dfba")
     groups = {}
     if panel:
         along, m = [point[0] for point in panel["projections"]], panel["byzantine"]
@@ -141,7 +140,7 @@ def figure_5(records: Records) -> list[str]:
 
 def certificate(records: Records) -> list[str]:
     """Certificate, bias and what it would be with a plain mean over the rounds, a panel for each attack."""
-    record = records.record(Measurement.path("certificate", records.paper))
+    record = records.measurement("certificate")
     names = {
         "certificate": "certificate",
         "bias": "off the honest mean",

@@ -152,7 +152,8 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     >>> round(slope([1, 10, 100], [2, 20, 200]), 6)
     1.0
     """
-    return float(np.polyfit(np.log(x), np.log(np.maximum(y, 1e-300)), 1)[0])
+    sizes, values = np.asarray(x, dtype=float), np.asarray(y, dtype=float)  # JSON's integers can be large
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-300)), 1)[0])
 
 
 def _record(name: str, lines: list[dict[str, Any]], began: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -10,13 +9,11 @@ from randeigen.lab.paper import tables
 from randeigen.lab.paper.cells import IMAGES, POISONS, Cell, chosen
 from randeigen.lab.paper.collect import Measured, Records
 from randeigen.lab.paper.growth import slope
-from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import IMAGES as EARLIER
 from randeigen.lab.paper.reported_numbers import rows
 from randeigen.lab.paper.tables import Grid
 from randeigen.lab.report_html import TableCell
 
-MEMORY = "cost-h200.json"  # what aggregations on a GPU cost
 FAR = ("0.05", "0.10", "0.15", "0.20", "0.33")  # the fractions up to which the paper says it holds
 WORDS = {"=": "", "~": "about ", "<=": "at most ", ">": "more than ", "<": "less than "}
 LONG = 60  # characters of conditions that are left out
@@ -71,7 +68,7 @@ def _attacks(records: Records) -> Answer | None:
 
 
 def _figure_2(records: Records) -> dict[tuple[str, int], float]:
-    record = records.record(Measurement.path("figure:2", records.paper))
+    record = records.measurement("figure:2")
     return {(one["rule"], one["chunk"]): one["seconds"] for one in record["by_chunk"]} if record else {}
 
 
@@ -107,7 +104,7 @@ def _ratio_growth(records: Records) -> Answer | None:
 
 
 def _time_growth(records: Records) -> Answer | None:
-    record = records.record(Measurement.path("figure:2", records.paper))
+    record = records.measurement("figure:2")
     if record is None:
         return None
     of = [one for one in record["lines"] if one["rule"] == "published"]
@@ -126,13 +123,9 @@ def _comparable(records: Records) -> Answer | None:
 
 
 def _memory(records: Records) -> Answer | None:
-    path = records.folder / MEMORY
-    if not path.is_file():
+    extra = records.memory()
+    if extra is None:
         return None
-    content = json.loads(path.read_text())
-    extra = [
-        one["extra_mb"] for one in (*content["timings"], *content["growth"]) if one["rule"] == "randeigen"
-    ]
     return Answer(f"at most {max(extra) / 1e3:.2g} GB beside rows and answer, the default", max(extra) <= 50)
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from randeigen.lab import tidy
 from randeigen.lab.paper.cells import DEFENCES, EXPERIMENTS, RULES, Cell, chosen
-from randeigen.lab.paper.collect import Measured, Records, seeds_of
+from randeigen.lab.paper.collect import BEYOND, Measured, Records, seeds_of
 from randeigen.lab.paper.growth import slope
-from randeigen.lab.paper.measurements import Measurement
 from randeigen.lab.paper.other_studies import IMAGES
 from randeigen.lab.paper.reported_numbers import Reported, formula, rows, table
 from randeigen.lab.report_html import TableCell
@@ -184,7 +183,7 @@ def seconds_table(records: Records, here: Path) -> Grid:
 
 def prior_work_table(records: Records) -> Grid | None:
     """Table 1: exponents of time and of bias in d."""
-    record = records.record(Measurement.path("table:prior-work", records.paper))
+    record = records.measurement("table:prior-work")
     if record is None:
         return None
     printed = {row["rule"]: row for row in rows("table1-prior-work")}
@@ -226,7 +225,7 @@ def _exponent(x: Sequence[float], y: Sequence[float]) -> str:
 
 def theorem_table(records: Records) -> Grid | None:
     """The statements, with what was measured."""
-    record = records.record(Measurement.path("theorems", records.paper))
+    record = records.measurement("theorems")
     if record is None:
         return None
     locations = {row["id"]: row["paper_location"] for row in rows("theorems")}
@@ -245,19 +244,14 @@ def theorem_table(records: Records) -> Grid | None:
     return Grid("statements", ["statement", "", "measured", "as printed", "note", "where"], lines)
 
 
-BEYOND = {
-    "wrong-eps": "The true fraction is 0.2; the rules assume another one",
-    "unlike-clients": "Clients are unlike: Dirichlet(0.3)",
-}
-
-
 def beyond_tables(records: Records) -> list[Grid]:
     """The sweeps beyond the paper, as studies/sweeps describes them."""
     grids = []
     for name, title in BEYOND.items():
         folder = records.paper / "beyond" / name
         if folder.is_dir():
-            groups = grouped(tidy.records(folder))
+            lines = [line for line in tidy.records(folder) if "rule" in line]  # of federations
+            groups = grouped(lines)
             for group in groups:
                 extra = f", {group.title}" if len(groups) > 1 else ""
                 grids.append(Grid(f"{title}{extra}", *comparison_cells(group.lines)))
