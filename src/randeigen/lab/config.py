@@ -15,6 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from randeigen.errors import BadFraction, BadParameter
+from randeigen.lab.setting_checks import is_whole, set_numbers, set_whole, set_yes_or_no
 from randeigen.partition import WHOLE
 from randeigen.registry import pinned_name, with_sigma
 
@@ -86,27 +87,32 @@ class FederatedConfig:
         for name, value in (("task", self.task), ("attack", self.attack), ("rule", self.rule)):
             check_is_name(name, value)
         check_is_name("server", self.server)
+        least = {"rounds": 1, "clients": 2, "epochs": 1, "batch": 1, "seed": 0, "calm": 0, "steps": 0}
+        set_whole(self, least, optional=("epochs", "batch", "steps"))
         if f is not None:
             _set_eps(self, f, self.clients, "clients")
-        counts = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
-        for name, count in counts.items():
-            if count is not None and count < 1:
-                raise BadParameter(f"{name}={count}; give 1 or more.")
-        for name, share in (("eps", self.eps), ("feared", self.feared)):
-            if share is not None and not 0 <= share < 0.5:
-                raise BadFraction(f"{name}={share}; give the Byzantine fraction of the clients, in [0, 0.5).")
-        if not 0 < self.sample <= 1:
-            raise BadParameter(f"sample={self.sample}; give the fraction of clients in a round, in (0, 1].")
+        share = "the Byzantine fraction of the clients, in [0, 0.5)"
+        advice = {
+            "eps": share,
+            "feared": share,
+            "sample": "the fraction of clients in a round, in (0, 1]",
+            "rate": "a positive learning rate",
+            "alpha": "a positive number, such as 0.3 (uneven) or 100 (almost even)",
+        }
+        set_numbers(self, advice, optional=("feared", "rate"))
+        set_yes_or_no(self, "redraw")
+        for name, fraction in (("eps", self.eps), ("feared", self.feared)):
+            if fraction is not None and not 0 <= fraction < 0.5:
+                raise BadFraction(f"{name}={fraction}; give {share}.")
+        for name, number in (("rate", self.rate), ("alpha", self.alpha), ("sample", self.sample)):
+            if number is not None and not 0 < number <= (1 if name == "sample" else math.inf):
+                raise BadParameter(f"{name}={number}; give {advice[name]}.")
         if self.partition not in PARTITIONS:
             raise BadParameter(f"partition={self.partition!r}; choose one of {', '.join(PARTITIONS)}.")
-        if self.rate is not None and not self.rate > 0:
-            raise BadParameter(f"rate={self.rate}; give a positive learning rate.")
         if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
             raise BadParameter(f"optimizer={self.optimizer!r}; choose one of {', '.join(OPTIMIZERS)}.")
-        if min(self.calm, self.seed, self.steps or 0) < 0:
-            raise BadParameter(
-                f"calm={self.calm}, seed={self.seed}, steps={self.steps}; none can be negative."
-            )
+        if not isinstance(self.parts, str):
+            raise BadParameter(f'parts={self.parts!r:.80}; give a word, such as "whole" or "tensor".')
 
     @property
     def participating(self) -> int:
@@ -234,7 +240,7 @@ def _set_eps(config: FederatedConfig | CentralizedConfig, f: int, n: int, what: 
     """The fraction that f of n are; records hold it."""
     if config.eps is not type(config).eps:  # the default itself: an equal number is somebody's choice
         raise BadFraction(f"give one of eps and f; found eps={config.eps} and f={f}.")
-    if not isinstance(f, int | np.integer) or not 0 <= 2 * f < n:
+    if not is_whole(f) or not 0 <= 2 * f < n:
         raise BadFraction(f"f={f!r}; give fewer than half of the {n:,} {what}.")
     eps = int(f) / n
     # Attacks poison int(eps * n) images, which must be f of them.
