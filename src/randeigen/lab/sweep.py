@@ -19,15 +19,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from randeigen import attacks
 from randeigen.errors import BadFile, BadParameter, MissingExtra
-from randeigen.lab import servers, tasks
+from randeigen.lab import tasks
 from randeigen.lab.config import FederatedConfig
+from randeigen.lab.devices import device_named
 from randeigen.lab.federated import run
-from randeigen.lab.record_files import federation_words, file_name, find_record
+from randeigen.lab.preflight import check_federation, earlier_records
+from randeigen.lab.record_files import federation_words, file_name
 from randeigen.lab.results import FederatedRecord, RoundMetrics
+from randeigen.lab.setting_checks import is_whole
 from randeigen.provenance import commit
-from randeigen.registry import build_rule
 
 # The words of `randeigen simulate` for fields that records call otherwise.
 FIELD_OF = {
@@ -74,7 +75,11 @@ class Sweep:
         for key, value in self.settings.items():
             name = field_of(key)
             values = list(value) if isinstance(value, list | tuple) else [value]
-            if key == "seeds" and isinstance(value, int):
+            if key == "seeds" and not isinstance(value, list | tuple):
+                if not is_whole(value) or not 1 <= value <= MAX_RUNS:
+                    raise BadParameter(
+                        f"seeds={value!r}; give how many, a whole number from 1 to {MAX_RUNS:,}, or a list."
+                    )
                 values = list(range(value))
             if not values:
                 raise BadParameter(f"{key} is an empty list; give at least one value.")
@@ -113,10 +118,9 @@ def _config(values: dict[str, Any]) -> FederatedConfig:
         config = FederatedConfig(**values)
     except TypeError as error:  # a string where a number belongs
         raise BadParameter(f"{values} is not a federation ({error}).") from error
-    config = config.resolve(tasks.build(config.task))
-    attacks.build(config.attack)
-    servers.build(config.server)
-    build_rule(config.rule, config.feared)
+    task = tasks.build(config.task)
+    config = config.resolve(task)
+    check_federation(config, task)
     return config
 
 
@@ -158,7 +162,8 @@ def run_sweep(
         The path of each configuration's record, in order.
 
     Raises:
-        BadParameter: fewer than one job, or a configuration that names what does not exist.
+        BadParameter: fewer than one job, or a configuration or a device that cannot be run.
+        BadFile: a file in the folder is in the way of a record; nothing is run or overwritten.
 
     Examples:
         >>> import tempfile
@@ -171,6 +176,7 @@ def run_sweep(
     """
     if jobs < 1:
         raise BadParameter(f"jobs={jobs}; give how many runs are made at a time, from 1.")
+    configs, earlier = checked_runs(configs, folder, device=device)
     folder.mkdir(parents=True, exist_ok=True)
     paths: dict[FederatedConfig, Path] = {}
     began, ran = time.monotonic(), 0
@@ -184,8 +190,9 @@ def run_sweep(
 
     missing = []
     for config in configs:
-        if earlier := find_record(folder, FederatedRecord, config, federation_words(config)):
-            over(config, folder / f"{earlier[1]}.json", earlier[0], True)
+        if config in earlier:
+            record, path = earlier[config]
+            over(config, path, record, True)
         else:
             missing.append(config)
     provenance = {"command": command, "commit": commit()}
@@ -193,6 +200,19 @@ def run_sweep(
         for config, path in finished:
             over(config, path, FederatedRecord.read(path), False)
     return [paths[config] for config in configs]
+
+
+def checked_runs(
+    configs: Sequence[FederatedConfig], folder: Path, *, device: str = "cpu"
+) -> tuple[list[FederatedConfig], dict[FederatedConfig, tuple[FederatedRecord, Path]]]:
+    """The runs, resolved, and the records that are there; refuses what cannot be run or would overwrite."""
+    device_named(device)
+    resolved = []
+    for config in configs:
+        task = tasks.build(config.task)
+        resolved.append(config.resolve(task))
+        check_federation(resolved[-1], task)
+    return resolved, earlier_records(resolved, folder)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, require
 from randeigen.cli.experiment_runs import ProgressLine, resumable
 from randeigen.cli.options import NUMBER, PARTS, Device
+from randeigen.errors import BadFile
 from randeigen.provenance import command
 from randeigen.registry import without_digest
 
@@ -66,7 +68,7 @@ def sweep(
     with exit_on_error():
         require("sweep", "torch")
         from randeigen.lab import tidy
-        from randeigen.lab.sweep import Sweep, field_of, run_sweep
+        from randeigen.lab.sweep import Sweep, checked_runs, field_of, run_sweep
         from randeigen.lab.sweep_page import write_sweep_page
 
         given = {
@@ -87,13 +89,16 @@ def sweep(
             settings |= {name: value for name, value in of_file.items() if field_of(name) not in won}
         if not settings:
             raise UsageError("nothing is to be swept; give a TOML file, or options such as --attack hidra.")
-        configs = Sweep(settings).configs()
+        folder, configs = Path(out), Sweep(settings).configs()
+        if csv:
+            _check_csv(Path(csv), folder)
         if dry:
+            checked_runs(configs, folder, device=device)
             for config in configs:
                 print_line(_label(config))
             print_line(f"{len(configs)} runs")
             return
-        folder, show = Path(out), StepLines(jobs)
+        show = StepLines(jobs)
         with resumable():
             paths = run_sweep(
                 configs,
@@ -148,6 +153,16 @@ def _label(config: FederatedConfig) -> str:
     parts = "" if config.parts == "whole" else f" parts {config.parts}"
     words = f"{config.task}{mix} {config.attack} eps {config.eps:g} {config.rule}{parts} seed {config.seed}"
     return without_digest(words)
+
+
+def _check_csv(path: Path, folder: Path) -> None:
+    """Refuse before anything runs where the table cannot be written; `folder` will be there by then."""
+    if path.is_dir():
+        raise BadFile(f"--csv {path} is a folder; give the file that the table goes to.")
+    if not path.parent.is_dir() and path.parent.resolve() != folder.resolve():
+        raise BadFile(f"--csv {path}: there is no folder {path.parent}; make it, or give another.")
+    if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+        raise BadFile(f"--csv {path}: nothing can be written in {path.parent}; give another folder.")
 
 
 def _labelled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
