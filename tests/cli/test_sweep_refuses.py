@@ -149,3 +149,20 @@ def test_what_somebody_edited_is_neither_counted_nor_overwritten(
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files, "something ran"
     path.unlink()
     assert len(run_sweep(configs, tmp_path)) == 2
+
+
+@needs_toml
+@pytest.mark.parametrize(
+    ("line", "words", "line_of_run"),
+    [
+        ("eps = [0.1, 0.2]", ("--f", "1"), "eps 0.2"),
+        ("f = 1", ("--eps", "0.3"), "eps 0.3"),
+    ],
+)
+def test_an_option_wins_over_the_other_word_of_the_file(
+    tmp_path: Path, line: str, words: tuple[str, ...], line_of_run: str
+) -> None:
+    result = sweep(tmp_path, line, *words, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert line_of_run in result.output.splitlines()[0]
+    assert result.output.splitlines()[-1] == "1 runs"

@@ -84,6 +84,8 @@ def sweep(
         single = {"rounds": rounds, "clients": clients, "seeds": seeds}
         settings: dict[str, Any] = {name: value for name, value in {**given, **single}.items() if value}
         won = {field_of(name) for name in settings}
+        if won & {"eps", "f"}:  # two words for one thing: an option wins over the other word of the file
+            won |= {"eps", "f"}
         if file:
             of_file = Sweep.from_toml(file).settings
             settings |= {name: value for name, value in of_file.items() if field_of(name) not in won}
