@@ -157,6 +157,8 @@ def test_what_somebody_edited_is_neither_counted_nor_overwritten(
     [
         ("eps = [0.1, 0.2]", ("--f", "1"), "eps 0.2"),
         ("f = 1", ("--eps", "0.3"), "eps 0.3"),
+        ("partition = 'dirichlet'\nalpha = [1, 2]", ("--partition", "dirichlet:alpha=0.1"), "dirichlet(0.1)"),
+        ("partition = 'dirichlet'\nalpha = [1, 2]", ("--partition", "iid"), "digits none"),
     ],
 )
 def test_an_option_wins_over_the_other_word_of_the_file(
@@ -166,3 +168,40 @@ def test_an_option_wins_over_the_other_word_of_the_file(
     assert result.exit_code == 0, result.output
     assert line_of_run in result.output.splitlines()[0]
     assert result.output.splitlines()[-1] == "1 runs"
+
+
+@needs_toml
+def test_two_words_for_one_thing_in_one_place_are_refused(tmp_path: Path) -> None:
+    assert "one of eps and f" in refused(sweep(tmp_path, "eps = 0.2\nf = 1"))
+    assert "one of eps and f" in refused(sweep(tmp_path, "", "--eps", "0.2", "--f", "1"))
+    assert "both say what alpha is" in refused(
+        sweep(tmp_path, 'partition = "dirichlet:alpha=0.1"\nalpha = 0.3')
+    )
+
+
+@needs_toml
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('server = ["sgd", "adam"]', ("server sgd", "server adam")),
+        ("calm = [0, 1]", ("attack start 0", "attack start 1")),
+        ("eps = [0.1234567, 0.1234568]", ("eps 0.1234567", "eps 0.1234568")),
+        ("assumed-eps = [0.1, 0.3]", ("assumed eps 0.1", "assumed eps 0.3")),
+        ("clients = [5, 6]", ("clients 5", "clients 6")),
+    ],
+)
+def test_no_two_lines_of_a_dry_run_are_equal(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    *lines, total = sweep(tmp_path, text, "--dry-run").output.splitlines()
+    assert total == "2 runs"
+    assert all(f" {word} " in f"{line} " for word, line in zip(words, lines, strict=True)), lines
+
+
+@needs_toml
+def test_an_iid_partition_has_no_alpha_and_is_run_once(tmp_path: Path) -> None:
+    assert "an iid partition has no alpha" in refused(sweep(tmp_path, "alpha = [0.1, 0.3]", "--dry-run"))
+    result = sweep(tmp_path, 'partition = ["iid", "dirichlet"]\nalpha = [0.1, 0.3]', "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "Note: an iid partition has no alpha" in result.output
+    lines = result.stdout.splitlines()
+    assert lines[-1] == "3 runs"
+    assert len(set(lines)) == 4, "a line is there twice"

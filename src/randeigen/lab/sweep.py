@@ -92,7 +92,8 @@ class Sweep:
         if count > MAX_RUNS:
             raise BadParameter(f"this sweep has {count:,} runs; give at most {MAX_RUNS:,}.")
         combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-        return list(dict.fromkeys(_config(values) for values in combinations))
+        configs = list(dict.fromkeys(_config(values) for values in combinations))
+        return _with_one_iid(configs) if len(axes.get("alpha", ())) > 1 else configs
 
 
 def field_of(key: str) -> str:
@@ -105,9 +106,29 @@ def field_of(key: str) -> str:
     return FIELD_OF.get(name, name)
 
 
+def _with_one_iid(configs: Sequence[FederatedConfig]) -> list[FederatedConfig]:
+    """The runs, without those that would differ in the alpha of a partition that has none."""
+    first = configs[0].alpha
+    if all(config.partition == "iid" for config in configs):
+        raise BadParameter(
+            "alpha has several values, but an iid partition has no alpha, so their runs would be the same; "
+            'give partition="dirichlet", or leave alpha out.'
+        )
+    return list(
+        dict.fromkeys(
+            replace(config, alpha=first) if config.partition == "iid" else config for config in configs
+        )
+    )
+
+
 def _config(values: dict[str, Any]) -> FederatedConfig:
     kind, _, rest = str(values.get("partition", "iid")).partition(":alpha=")
     if rest:
+        if "alpha" in values:
+            raise BadParameter(
+                f"partition={values['partition']!r} and alpha={values['alpha']!r} both say what alpha is; "
+                "give one of them."
+            )
         try:
             values = {**values, "partition": kind, "alpha": float(rest)}
         except ValueError:
