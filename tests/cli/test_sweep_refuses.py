@@ -57,7 +57,7 @@ def refused(result: Result) -> str:
         ('partition = "dirichlet"\nalpha = nan', "alpha=nan"),
         ("seeds = 2.0", "seeds=2.0; give how many"),
         ("seeds = true", "seeds=True"),
-        ("clients = 1", "clients=1; give 2 or more"),
+        ("clients = 1", "clients=1; give a whole number, 2 or more"),
         ('redraw = "no"', "redraw='no'; give True or False"),
         ('parts = ["whole", "nope"]', "'nope' is not known"),
         ('parts = ["whole", "rows:nope"]', "no tensor matches 'nope'"),

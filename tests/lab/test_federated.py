@@ -327,7 +327,7 @@ class TestTasks:
         ({"sample": 0.0}, r"\(0, 1\]"),
         ({"partition": "odd"}, "dirichlet"),
         ({"rate": 0.0}, "positive"),
-        ({"seed": -1}, "negative"),
+        ({"seed": -1}, "0 or more"),
         *(
             ({name: wrong}, f"{name}={re.escape(repr(wrong))}; .*whole number")
             for name in ("seed", "rounds", "clients", "epochs", "batch", "calm", "steps")
@@ -337,7 +337,7 @@ class TestTasks:
         *(({"alpha": wrong}, "alpha=.*such as 0.3") for wrong in ("0.3", 0, -1.0, nan, inf, False, None)),
         *(({name: wrong}, "fraction") for name in ("eps", "feared") for wrong in (nan, "0.2", False, -0.1)),
         *(({"sample": wrong}, r"\(0, 1\]") for wrong in (nan, "1", True, 1.5)),
-        ({"clients": 1}, "clients=1; give 2 or more"),
+        ({"clients": 1}, "clients=1; give a whole number, 2 or more"),
         ({"redraw": "no"}, "redraw='no'; give True or False"),
         ({"redraw": 1}, "True or False"),
         ({"optimizer": 3}, "optimizer=3; choose one of sgd"),

@@ -24,7 +24,6 @@ from randeigen.lab.clients import SimulatedClients
 from randeigen.lab.config import FederatedConfig, FederatedStream, LocalTraining, check_is_own
 from randeigen.lab.devices import as_data, device_named, few_threads
 from randeigen.lab.partition import Index, Shares, dirichlet, iid
-from randeigen.lab.preflight import check_inputs
 from randeigen.lab.results import Checkpoint, FederatedRecord, RoundMetrics, number, versions
 from randeigen.lab.servers import Server, State
 from randeigen.lab.stacked_model import StackedModel
@@ -276,6 +275,15 @@ class Federation:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+
+def check_inputs(attack: str, task: Task) -> None:
+    """Refuse an attack on sentences where the task has images, and the other way round."""
+    info = attacks.info_of(attack)
+    if info is not None and info.inputs not in ("any", task.inputs):
+        fitting = [one.name for one in attacks.ATTACKS.values() if one.inputs in ("any", task.inputs)]
+        mismatch = f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}"
+        raise BadParameter(f"{mismatch}. Choose one of {', '.join(fitting)}.")
 
 
 def _fitting(crafted: Any, rows: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from randeigen import attacks
 from randeigen.errors import BadFile, BadParameter
 from randeigen.lab import servers
 from randeigen.lab.config import FederatedConfig
+from randeigen.lab.federated import check_inputs
 from randeigen.lab.partition import check_enough
 from randeigen.lab.record_files import federation_words, file_name, find_record
 from randeigen.lab.results import FederatedRecord
@@ -42,15 +43,6 @@ def check_federation(config: FederatedConfig, task: Task) -> None:
             f"rule {config.rule!r} makes its answer column by column, so parts={config.parts!r} would not "
             "change it; leave parts out, or give a rule that weighs clients, such as randeigen."
         )
-
-
-def check_inputs(attack: str, task: Task) -> None:
-    """Refuse an attack on sentences where the task has images, and the other way round."""
-    info = attacks.info_of(attack)
-    if info is not None and info.inputs not in ("any", task.inputs):
-        fitting = [one.name for one in attacks.ATTACKS.values() if one.inputs in ("any", task.inputs)]
-        mismatch = f"attack {info.name!r} is made for {info.inputs}; task {task.name!r} has {task.inputs}"
-        raise BadParameter(f"{mismatch}. Choose one of {', '.join(fitting)}.")
 
 
 def earlier_records(

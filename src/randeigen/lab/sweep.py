@@ -27,8 +27,8 @@ from randeigen.lab.federated import run
 from randeigen.lab.preflight import check_federation, earlier_records
 from randeigen.lab.record_files import federation_words, file_name
 from randeigen.lab.results import FederatedRecord, RoundMetrics
-from randeigen.lab.setting_checks import is_whole
 from randeigen.provenance import commit
+from randeigen.rules.base import is_count
 
 # The words of `randeigen simulate` for fields that records call otherwise.
 FIELD_OF = {
@@ -76,7 +76,7 @@ class Sweep:
             name = field_of(key)
             values = list(value) if isinstance(value, list | tuple) else [value]
             if key == "seeds" and not isinstance(value, list | tuple):
-                if not is_whole(value) or not 1 <= value <= MAX_RUNS:
+                if not is_count(value) or value > MAX_RUNS:
                     raise BadParameter(
                         f"seeds={value!r}; give how many, a whole number from 1 to {MAX_RUNS:,}, or a list."
                     )
