@@ -65,6 +65,7 @@ def refused(result: Result) -> str:
         ('attack = ["none", "ep"]', "'ep' is made for tokens; task 'digits' has images"),
         ('rule = ["mean", "krum"]\neps = 0.4', "needs at least 7 rows, found n=5"),
         ('rule = ["mean", "nnm+bulyan"]', "needs at least 7 rows, found 5"),
+        ('rule = ["mean", "nnm+tukey"]', "rows of at most 100 columns"),
         ("clients = [5, 5000]", "5000 clients cannot share 1297 images"),
     ],
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 
+import randeigen
 from randeigen import attacks
 from randeigen.errors import BadFile, BadParameter
 from randeigen.lab import servers
@@ -21,6 +24,9 @@ from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.tasks import Task
 from randeigen.partition import WHOLE, Leaves, Partition
 from randeigen.registry import build_rule
+from randeigen.rules import RULES, rule_class
+
+MANY_COLUMNS = 1000  # more than any rule takes that takes few
 
 
 def check_federation(config: FederatedConfig, task: Task) -> None:
@@ -34,10 +40,14 @@ def check_federation(config: FederatedConfig, task: Task) -> None:
     check_enough(len(task.train[1]), config.clients)
     rule = build_rule(config.rule, config.feared)
     rule.assumed_corrupt(config.participating)  # some refuse so few rows, or so many
+    name = config.rule.rpartition("+")[2].partition(":")[0]
+    if name in RULES and rule_class(name).only_small:  # one of these takes few columns: rows of zeros show it
+        n, d = config.participating, sum(math.prod(shape) for _, shape in _leaves(task))
+        randeigen.aggregate(np.zeros((n, min(d, MANY_COLUMNS)), np.float32), rule=rule, seed=0)
     if config.parts == WHOLE:
         return
     leaves = _leaves(task)
-    Partition.of(config.parts, leaves, sum(torch.Size(shape).numel() for _, shape in leaves))
+    Partition.of(config.parts, leaves, sum(math.prod(shape) for _, shape in leaves))
     if not rule.weighs_rows():
         raise BadParameter(
             f"rule {config.rule!r} makes its answer column by column, so parts={config.parts!r} would not "

@@ -55,7 +55,8 @@ def sweep(
     Settings come from a TOML file, from options, or both (options win): any setting of `simulate`, each one
     value or a list. DIR gets one JSON record a run, named so that no two runs share a name, and sweep.html, a
     page that compares them with intervals over seeds. A sweep that was interrupted goes on where it stopped;
-    what is finished is not run again and never overwritten. `randeigen.lab.load(DIR)` is the table in Python.
+    what is finished is not run again and never overwritten, and what cannot run, or was edited, is named
+    before anything runs. `randeigen.lab.load(DIR)` is the table in Python.
 
     \b
     Examples:
