@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import pairwise
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -324,12 +327,50 @@ class TestTasks:
         ({"sample": 0.0}, r"\(0, 1\]"),
         ({"partition": "odd"}, "dirichlet"),
         ({"rate": 0.0}, "positive"),
-        ({"seed": -1}, "negative"),
+        ({"seed": -1}, "0 or more"),
+        *(
+            ({name: wrong}, f"{name}={re.escape(repr(wrong))}; .*whole number")
+            for name in ("seed", "rounds", "clients", "epochs", "batch", "calm", "steps")
+            for wrong in (2.5, 2.0, True, "2")
+        ),
+        *(({name: wrong}, "learning rate") for name in ("rate",) for wrong in (inf, nan, "0.1", True)),
+        *(({"alpha": wrong}, "alpha=.*such as 0.3") for wrong in ("0.3", 0, -1.0, nan, inf, False, None)),
+        *(({name: wrong}, "fraction") for name in ("eps", "feared") for wrong in (nan, "0.2", False, -0.1)),
+        *(({"sample": wrong}, r"\(0, 1\]") for wrong in (nan, "1", True, 1.5)),
+        ({"clients": 1}, "clients=1; give a whole number, 2 or more"),
+        ({"redraw": "no"}, "redraw='no'; give True or False"),
+        ({"redraw": 1}, "True or False"),
+        ({"optimizer": 3}, "optimizer=3; choose one of sgd"),
+        ({"parts": 3}, "parts=3; give a word"),
+        ({"f": True}, "f=True"),
+        ({"rounds": None}, "rounds=None"),
+        ({"alpha": 10**400}, "alpha="),
     ],
 )
 def test_what_cannot_be_run_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadParameter, match=said):
         FederatedConfig(**wrong)
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
+    given = FederatedConfig(
+        seed=np.int64(1), rounds=np.int32(2), rate=np.float32(0.5), alpha=np.float64(1), batch=np.uint8(3),
+        redraw=np.bool_(True), eps=0, f=None, clients=np.int64(10),
+    )  # fmt: skip
+    assert given == FederatedConfig(
+        seed=1, rounds=2, rate=0.5, alpha=1.0, redraw=True, batch=3, eps=0.0, clients=10
+    )
+    assert json.dumps(asdict(given)), "what a record is to hold is Python's own"
+    assert FederatedConfig(f=np.int64(2), clients=10).eps == 0.2
+
+
+def test_configurations_of_all_committed_records_are_still_accepted() -> None:
+    specs = 0
+    for path in (Path(__file__).parents[2] / "results").rglob("*.json"):
+        spec = json.loads(path.read_text()).get("spec", {}) if path.stat().st_size < 10**6 else {}
+        if "clients" in spec:
+            specs += FederatedConfig(**spec).rounds > 0
+    assert specs > 100
 
 
 @pytest.mark.parametrize("what", ["task", "attack", "rule", "server"])

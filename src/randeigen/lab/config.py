@@ -6,6 +6,7 @@ The field names of `FederatedConfig` and `CentralizedConfig` are the JSON keys o
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import InitVar, dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from randeigen.errors import BadFraction, BadParameter
 from randeigen.partition import WHOLE
 from randeigen.registry import pinned_name, with_sigma
+from randeigen.rules.base import NUMBER, is_count
 
 if TYPE_CHECKING:
     from randeigen.lab.tasks import Task
@@ -29,6 +31,19 @@ PARTITIONS: tuple[str, ...] = get_args(Partition)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 DEFENCES: tuple[str, ...] = get_args(Defence)
 STARTS: tuple[str, ...] = get_args(Start)
+
+
+SHARE = "the Byzantine fraction of the clients, in [0, 0.5)"
+# The settings of a federation that are whole numbers, with the least of each; and that are numbers.
+WHOLE_FROM = {"rounds": 1, "clients": 2, "epochs": 1, "batch": 1, "seed": 0, "calm": 0, "steps": 0}
+NUMBERS = {
+    "eps": SHARE,
+    "feared": SHARE,
+    "sample": "the fraction of clients in a round, in (0, 1]",
+    "rate": "a positive learning rate",
+    "alpha": "a positive number, such as 0.3 (uneven) or 100 (almost even)",
+}
+MAY_BE_NONE = ("feared", "epochs", "batch", "rate", "steps")
 
 
 class FederatedStream(IntEnum):
@@ -86,27 +101,19 @@ class FederatedConfig:
         for name, value in (("task", self.task), ("attack", self.attack), ("rule", self.rule)):
             check_is_name(name, value)
         check_is_name("server", self.server)
+        _check_types(self)
         if f is not None:
             _set_eps(self, f, self.clients, "clients")
-        counts = {"rounds": self.rounds, "clients": self.clients, "epochs": self.epochs, "batch": self.batch}
-        for name, count in counts.items():
-            if count is not None and count < 1:
-                raise BadParameter(f"{name}={count}; give 1 or more.")
-        for name, share in (("eps", self.eps), ("feared", self.feared)):
-            if share is not None and not 0 <= share < 0.5:
-                raise BadFraction(f"{name}={share}; give the Byzantine fraction of the clients, in [0, 0.5).")
-        if not 0 < self.sample <= 1:
-            raise BadParameter(f"sample={self.sample}; give the fraction of clients in a round, in (0, 1].")
+        for name, fraction in (("eps", self.eps), ("feared", self.feared)):
+            if fraction is not None and not 0 <= fraction < 0.5:
+                raise BadFraction(f"{name}={fraction}; give {NUMBERS[name]}.")
+        for name, number in (("rate", self.rate), ("alpha", self.alpha), ("sample", self.sample)):
+            if number is not None and not 0 < number <= (1 if name == "sample" else math.inf):
+                raise BadParameter(f"{name}={number}; give {NUMBERS[name]}.")
         if self.partition not in PARTITIONS:
             raise BadParameter(f"partition={self.partition!r}; choose one of {', '.join(PARTITIONS)}.")
-        if self.rate is not None and not self.rate > 0:
-            raise BadParameter(f"rate={self.rate}; give a positive learning rate.")
         if self.optimizer is not None and self.optimizer not in OPTIMIZERS:
             raise BadParameter(f"optimizer={self.optimizer!r}; choose one of {', '.join(OPTIMIZERS)}.")
-        if min(self.calm, self.seed, self.steps or 0) < 0:
-            raise BadParameter(
-                f"calm={self.calm}, seed={self.seed}, steps={self.steps}; none can be negative."
-            )
 
     @property
     def participating(self) -> int:
@@ -230,11 +237,30 @@ class CentralizedConfig:
         return np.random.default_rng([self.seed, stream, t])
 
 
+def _check_types(config: FederatedConfig) -> None:
+    """Refuse what is no number where one belongs, from a file or a caller; numpy's become Python's."""
+    for name, value in vars(config).items():
+        own = value.item() if isinstance(value, np.generic) else value
+        object.__setattr__(config, name, own)
+        if own is None and name in MAY_BE_NONE:
+            continue
+        if name in WHOLE_FROM and not is_count(own, WHOLE_FROM[name]):
+            raise BadParameter(f"{name}={own!r:.80}; give a whole number, {WHOLE_FROM[name]} or more.")
+        is_number = isinstance(own, NUMBER) and not isinstance(own, bool)
+        if name in NUMBERS and not (is_number and abs(own) <= sys.float_info.max):
+            error = BadFraction if name in ("eps", "feared") else BadParameter
+            raise error(f"{name}={own!r:.80}; give {NUMBERS[name]}.")
+    if not isinstance(config.redraw, bool):
+        raise BadParameter(f"redraw={config.redraw!r:.80}; give True or False, without quotation marks.")
+    if not isinstance(config.parts, str):
+        raise BadParameter(f'parts={config.parts!r:.80}; give a word, such as "whole" or "tensor".')
+
+
 def _set_eps(config: FederatedConfig | CentralizedConfig, f: int, n: int, what: str) -> None:
     """The fraction that f of n are; records hold it."""
     if config.eps is not type(config).eps:  # the default itself: an equal number is somebody's choice
         raise BadFraction(f"give one of eps and f; found eps={config.eps} and f={f}.")
-    if not isinstance(f, int | np.integer) or not 0 <= 2 * f < n:
+    if not is_count(f, 0) or not 2 * f < n:
         raise BadFraction(f"f={f!r}; give fewer than half of the {n:,} {what}.")
     eps = int(f) / n
     # Attacks poison int(eps * n) images, which must be f of them.

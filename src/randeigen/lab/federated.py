@@ -137,7 +137,7 @@ class Federation:
         task = task or tasks.build(spec.task)
         spec = spec.resolve(task)
         attack = attacks.build(spec.attack) if attack is None else attack
-        _check_inputs(spec.attack, task)
+        check_inputs(spec.attack, task)
         torch_device = device_named(device)
         with torch.random.fork_rng(devices=[]):  # initial weights come from torch's global generator alone
             torch.manual_seed(int(spec.rng(FederatedStream.INITIAL_WEIGHTS).integers(2**63)))
@@ -277,7 +277,8 @@ class Federation:
         return time.perf_counter()
 
 
-def _check_inputs(attack: str, task: Task) -> None:
+def check_inputs(attack: str, task: Task) -> None:
+    """Refuse an attack on sentences where the task has images, and the other way round."""
     info = attacks.info_of(attack)
     if info is not None and info.inputs not in ("any", task.inputs):
         fitting = [one.name for one in attacks.ATTACKS.values() if one.inputs in ("any", task.inputs)]

@@ -37,7 +37,7 @@ def shares(parts: Sequence[Index]) -> Shares:
 
 def iid(labels: Index, clients: int, rng: Generator) -> Shares:
     """A uniformly random split into equal parts (sizes differ by one where they must)."""
-    _check_enough(len(labels), clients)
+    check_enough(len(labels), clients)
     return shares(np.array_split(rng.permutation(len(labels)), clients))
 
 
@@ -47,7 +47,7 @@ def dirichlet(labels: Index, clients: int, alpha: float, rng: Generator) -> Shar
     The smaller alpha, the fewer classes a client has. Every image goes to one client. A client without any
     image gets one from the client with the most.
     """
-    _check_enough(len(labels), clients)
+    check_enough(len(labels), clients)
     if not alpha > 0:
         raise BadParameter(
             f"alpha={alpha}; give a positive number, such as 0.3 (uneven) or 100 (almost even)."
@@ -67,6 +67,7 @@ def dirichlet(labels: Index, clients: int, alpha: float, rng: Generator) -> Shar
     return shares(parts)
 
 
-def _check_enough(images: int, clients: int) -> None:
+def check_enough(images: int, clients: int) -> None:
+    """Refuse more clients than there are images."""
     if not 1 <= clients <= images:
         raise BadParameter(f"{clients} clients cannot share {images} images; each needs at least one.")

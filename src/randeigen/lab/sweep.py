@@ -19,15 +19,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from randeigen import attacks
 from randeigen.errors import BadFile, BadParameter, MissingExtra
-from randeigen.lab import servers, tasks
+from randeigen.lab import tasks
 from randeigen.lab.config import FederatedConfig
+from randeigen.lab.devices import device_named
 from randeigen.lab.federated import run
-from randeigen.lab.record_files import federation_words, file_name, find_record
+from randeigen.lab.preflight import check_federation, earlier_records
+from randeigen.lab.record_files import federation_words, file_name
 from randeigen.lab.results import FederatedRecord, RoundMetrics
 from randeigen.provenance import commit
-from randeigen.registry import build_rule
+from randeigen.rules.base import is_count
 
 # The words of `randeigen simulate` for fields that records call otherwise.
 FIELD_OF = {
@@ -74,7 +75,11 @@ class Sweep:
         for key, value in self.settings.items():
             name = field_of(key)
             values = list(value) if isinstance(value, list | tuple) else [value]
-            if key == "seeds" and isinstance(value, int):
+            if key == "seeds" and not isinstance(value, list | tuple):
+                if not is_count(value) or value > MAX_RUNS:
+                    raise BadParameter(
+                        f"seeds={value!r}; give how many, a whole number from 1 to {MAX_RUNS:,}, or a list."
+                    )
                 values = list(range(value))
             if not values:
                 raise BadParameter(f"{key} is an empty list; give at least one value.")
@@ -87,7 +92,8 @@ class Sweep:
         if count > MAX_RUNS:
             raise BadParameter(f"this sweep has {count:,} runs; give at most {MAX_RUNS:,}.")
         combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-        return list(dict.fromkeys(_config(values) for values in combinations))
+        configs = list(dict.fromkeys(_config(values) for values in combinations))
+        return _with_one_iid(configs) if len(axes.get("alpha", ())) > 1 else configs
 
 
 def field_of(key: str) -> str:
@@ -100,9 +106,29 @@ def field_of(key: str) -> str:
     return FIELD_OF.get(name, name)
 
 
+def _with_one_iid(configs: Sequence[FederatedConfig]) -> list[FederatedConfig]:
+    """The runs, without those that would differ in the alpha of a partition that has none."""
+    first = configs[0].alpha
+    if all(config.partition == "iid" for config in configs):
+        raise BadParameter(
+            "alpha has several values, but an iid partition has no alpha, so their runs would be the same; "
+            'give partition="dirichlet", or leave alpha out.'
+        )
+    return list(
+        dict.fromkeys(
+            replace(config, alpha=first) if config.partition == "iid" else config for config in configs
+        )
+    )
+
+
 def _config(values: dict[str, Any]) -> FederatedConfig:
     kind, _, rest = str(values.get("partition", "iid")).partition(":alpha=")
     if rest:
+        if "alpha" in values:
+            raise BadParameter(
+                f"partition={values['partition']!r} and alpha={values['alpha']!r} both say what alpha is; "
+                "give one of them."
+            )
         try:
             values = {**values, "partition": kind, "alpha": float(rest)}
         except ValueError:
@@ -113,10 +139,9 @@ def _config(values: dict[str, Any]) -> FederatedConfig:
         config = FederatedConfig(**values)
     except TypeError as error:  # a string where a number belongs
         raise BadParameter(f"{values} is not a federation ({error}).") from error
-    config = config.resolve(tasks.build(config.task))
-    attacks.build(config.attack)
-    servers.build(config.server)
-    build_rule(config.rule, config.feared)
+    task = tasks.build(config.task)
+    config = config.resolve(task)
+    check_federation(config, task)
     return config
 
 
@@ -158,7 +183,8 @@ def run_sweep(
         The path of each configuration's record, in order.
 
     Raises:
-        BadParameter: fewer than one job, or a configuration that names what does not exist.
+        BadParameter: fewer than one job, or a configuration or a device that cannot be run.
+        BadFile: a file in the folder is in the way of a record; nothing is run or overwritten.
 
     Examples:
         >>> import tempfile
@@ -171,6 +197,7 @@ def run_sweep(
     """
     if jobs < 1:
         raise BadParameter(f"jobs={jobs}; give how many runs are made at a time, from 1.")
+    configs, earlier = checked_runs(configs, folder, device=device)
     folder.mkdir(parents=True, exist_ok=True)
     paths: dict[FederatedConfig, Path] = {}
     began, ran = time.monotonic(), 0
@@ -184,8 +211,9 @@ def run_sweep(
 
     missing = []
     for config in configs:
-        if earlier := find_record(folder, FederatedRecord, config, federation_words(config)):
-            over(config, folder / f"{earlier[1]}.json", earlier[0], True)
+        if config in earlier:
+            record, path = earlier[config]
+            over(config, path, record, True)
         else:
             missing.append(config)
     provenance = {"command": command, "commit": commit()}
@@ -193,6 +221,19 @@ def run_sweep(
         for config, path in finished:
             over(config, path, FederatedRecord.read(path), False)
     return [paths[config] for config in configs]
+
+
+def checked_runs(
+    configs: Sequence[FederatedConfig], folder: Path, *, device: str = "cpu"
+) -> tuple[list[FederatedConfig], dict[FederatedConfig, tuple[FederatedRecord, Path]]]:
+    """The runs, resolved, and the records that are there; refuses what cannot be run or would overwrite."""
+    device_named(device)
+    resolved = []
+    for config in configs:
+        task = tasks.build(config.task)
+        resolved.append(config.resolve(task))
+        check_federation(resolved[-1], task)
+    return resolved, earlier_records(resolved, folder)
 
 
 @contextmanager

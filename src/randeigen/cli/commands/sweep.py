@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, require
+from randeigen.cli.console import UsageError, exit_on_error, print_error, print_line, print_table, require
 from randeigen.cli.experiment_runs import ProgressLine, resumable
 from randeigen.cli.options import NUMBER, PARTS, Device
+from randeigen.errors import BadFile
 from randeigen.provenance import command
 from randeigen.registry import without_digest
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from randeigen.lab.config import FederatedConfig
     from randeigen.lab.results import RoundMetrics
     from randeigen.lab.sweep import SweepStep
+
+ALWAYS_SHOWN = ("task", "partition", "alpha", "eps", "parts")  # in the line of a run
 
 
 def sweep(
@@ -51,7 +55,8 @@ def sweep(
     Settings come from a TOML file, from options, or both (options win): any setting of `simulate`, each one
     value or a list. DIR gets one JSON record a run, named so that no two runs share a name, and sweep.html, a
     page that compares them with intervals over seeds. A sweep that was interrupted goes on where it stopped;
-    what is finished is not run again and never overwritten. `randeigen.lab.load(DIR)` is the table in Python.
+    what is finished is not run again and never overwritten, and what cannot run, or was edited, is named
+    before anything runs. `randeigen.lab.load(DIR)` is the table in Python.
 
     \b
     Examples:
@@ -66,7 +71,7 @@ def sweep(
     with exit_on_error():
         require("sweep", "torch")
         from randeigen.lab import tidy
-        from randeigen.lab.sweep import Sweep, field_of, run_sweep
+        from randeigen.lab.sweep import Sweep, checked_runs, field_of, run_sweep
         from randeigen.lab.sweep_page import write_sweep_page
 
         given = {
@@ -82,18 +87,30 @@ def sweep(
         single = {"rounds": rounds, "clients": clients, "seeds": seeds}
         settings: dict[str, Any] = {name: value for name, value in {**given, **single}.items() if value}
         won = {field_of(name) for name in settings}
+        if won & {"eps", "f"}:  # two words for one thing: an option wins over the other word of the file
+            won |= {"eps", "f"}
+        if partition and all(name == "iid" or ":" in name for name in partition):  # the file's has no use
+            won.add("alpha")
         if file:
             of_file = Sweep.from_toml(file).settings
             settings |= {name: value for name, value in of_file.items() if field_of(name) not in won}
         if not settings:
             raise UsageError("nothing is to be swept; give a TOML file, or options such as --attack hidra.")
-        configs = Sweep(settings).configs()
+        folder, configs = Path(out), Sweep(settings).configs()
+        if csv:
+            _check_csv(Path(csv), folder)
+        labels = labels_of(configs)
+        alphas = [value for name, value in settings.items() if field_of(name) == "alpha"]
+        several = any(isinstance(value, list) and len(value) > 1 for value in alphas)
+        if several and "iid" in {one.partition for one in configs}:
+            print_error("Note: an iid partition has no alpha, so it is run once and not for every alpha.")
         if dry:
+            checked_runs(configs, folder, device=device)
             for config in configs:
-                print_line(_label(config))
+                print_line(labels[config])
             print_line(f"{len(configs)} runs")
             return
-        folder, show = Path(out), StepLines(jobs)
+        show = StepLines(labels)
         with resumable():
             paths = run_sweep(
                 configs,
@@ -117,8 +134,8 @@ def sweep(
 class StepLines:
     """A line for every run that is over and, with one job on a terminal, one for the rounds of the next."""
 
-    def __init__(self, jobs: int) -> None:
-        self._line, self._jobs = ProgressLine(), jobs
+    def __init__(self, labels: Mapping[FederatedConfig, str]) -> None:
+        self._line, self._labels = ProgressLine(), labels
 
     def step(self, step: SweepStep) -> None:
         """Print what a run came to."""
@@ -132,22 +149,47 @@ class StepLines:
         success = "" if step.record.asr is None else f", attack success {percent(step.record.asr)}"
         state = "already there: " if step.reused else ""
         self._line.keep(
-            f"{step.done}/{step.total} {_label(step.config)}: {state}accuracy {percent(step.record.accuracy)}"
-            f"{success}{left}"
+            f"{step.done}/{step.total} {self._labels[step.config]}: {state}"
+            f"accuracy {percent(step.record.accuracy)}{success}{left}"
         )
 
     def within(self) -> Callable[[FederatedConfig, RoundMetrics], None]:
         """A function that shows how far a run has got."""
         return lambda config, metrics: self._line.update(
-            f"{_label(config)}: round {metrics.round}/{config.rounds}, accuracy {metrics.accuracy:.3f}"
+            f"{self._labels[config]}: round {metrics.round}/{config.rounds}, accuracy {metrics.accuracy:.3f}"
         )
 
 
-def _label(config: FederatedConfig) -> str:
-    mix = f" dirichlet({config.alpha:g})" if config.partition == "dirichlet" else ""
-    parts = "" if config.parts == "whole" else f" parts {config.parts}"
-    words = f"{config.task}{mix} {config.attack} eps {config.eps:g} {config.rule}{parts} seed {config.seed}"
-    return without_digest(words)
+def labels_of(configs: Sequence[FederatedConfig]) -> dict[FederatedConfig, str]:
+    """A line for each run; it has every setting in which runs of a task differ, so no two lines are equal."""
+    from randeigen.lab.sweep_page import differing, label
+
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for config in configs:
+        by_task.setdefault(config.task, []).append(vars(config))
+    others = dict.fromkeys(name for lines in by_task.values() for name in differing(lines))
+    more = [name for name in others if name not in ALWAYS_SHOWN]
+    fractions = {config.eps for config in configs}
+    short = len({f"{eps:g}" for eps in fractions}) == len(fractions)
+    labels = {}
+    for config in configs:
+        mix = f" dirichlet({config.alpha})" if config.partition == "dirichlet" else ""
+        parts = "" if config.parts == "whole" else f" parts {config.parts}"
+        eps = f"{config.eps:g}" if short else str(config.eps)
+        words = f"{config.task}{mix} {config.attack} eps {eps} {config.rule}{parts}"
+        words += "".join(f" {label(name)} {getattr(config, name)}" for name in more)
+        labels[config] = without_digest(f"{words} seed {config.seed}")
+    return labels
+
+
+def _check_csv(path: Path, folder: Path) -> None:
+    """Refuse before anything runs where the table cannot be written; `folder` will be there by then."""
+    if path.is_dir():
+        raise BadFile(f"--csv {path} is a folder; give the file that the table goes to.")
+    if not path.parent.is_dir() and path.parent.resolve() != folder.resolve():
+        raise BadFile(f"--csv {path}: there is no folder {path.parent}; make it, or give another.")
+    if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+        raise BadFile(f"--csv {path}: nothing can be written in {path.parent}; give another folder.")
 
 
 def _labelled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,104 @@
+"""What can be refused of a federation before anything runs, and what lies where its record is to go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import randeigen
+from randeigen import attacks
+from randeigen.errors import BadFile, BadParameter
+from randeigen.lab import servers
+from randeigen.lab.config import FederatedConfig
+from randeigen.lab.federated import check_inputs
+from randeigen.lab.partition import check_enough
+from randeigen.lab.record_files import federation_words, file_name, find_record
+from randeigen.lab.results import FederatedRecord
+from randeigen.lab.stacked_model import StackedModel
+from randeigen.lab.tasks import Task
+from randeigen.partition import WHOLE, Leaves, Partition
+from randeigen.registry import build_rule
+from randeigen.rules import RULES, rule_class
+
+MANY_COLUMNS = 1000  # more than any rule takes that takes few
+
+
+def check_federation(config: FederatedConfig, task: Task) -> None:
+    """Refuse names that do not exist, or do not go together, without training anything.
+
+    `config` is resolved. Raises BadParameter, as the run would once it is there.
+    """
+    attacks.build(config.attack)
+    check_inputs(config.attack, task)
+    servers.build(config.server)
+    check_enough(len(task.train[1]), config.clients)
+    rule = build_rule(config.rule, config.feared)
+    rule.assumed_corrupt(config.participating)  # some refuse so few rows, or so many
+    name = config.rule.rpartition("+")[2].partition(":")[0]
+    if name in RULES and rule_class(name).only_small:  # one of these takes few columns: rows of zeros show it
+        n, d = config.participating, sum(math.prod(shape) for _, shape in _leaves(task))
+        randeigen.aggregate(np.zeros((n, min(d, MANY_COLUMNS)), np.float32), rule=rule, seed=0)
+    if config.parts == WHOLE:
+        return
+    leaves = _leaves(task)
+    Partition.of(config.parts, leaves, sum(math.prod(shape) for _, shape in leaves))
+    if not rule.weighs_rows():
+        raise BadParameter(
+            f"rule {config.rule!r} makes its answer column by column, so parts={config.parts!r} would not "
+            "change it; leave parts out, or give a rule that weighs clients, such as randeigen."
+        )
+
+
+def earlier_records(
+    configs: Iterable[FederatedConfig], folder: Path
+) -> dict[FederatedConfig, tuple[FederatedRecord, Path]]:
+    """The records that earlier calls left of these runs, with their files.
+
+    Raises BadFile for a file that a run would overwrite, or that does not hold all of its rounds: somebody
+    wrote or edited it.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise BadFile(f"{folder} is a file; give a folder for the records, or move it.")
+    records = {}
+    for config in configs:
+        words = federation_words(config)
+        path = folder / f"{file_name(config, words)}.json"
+        if match := find_record(folder, FederatedRecord, config, words):
+            record, path = match[0], folder / f"{match[1]}.json"
+            if [metrics.round for metrics in record.history] != list(range(1, config.rounds + 1)):
+                raise BadFile(
+                    f"{path} should hold rounds 1 to {config.rounds} and has {len(record.history)} rounds: "
+                    "it was edited; move or delete it, and the run is made again."
+                )
+            records[config] = record, path
+        elif path.exists():
+            raise BadFile(
+                f"{path} has the name of a run's record, but {_difference(path, config)}; move or delete it: "
+                "a sweep overwrites nothing."
+            )
+    return records
+
+
+def _difference(path: Path, config: FederatedConfig) -> str:
+    """What keeps the file from being the record of this run."""
+    try:
+        spec = FederatedRecord.read(path).spec
+    except (BadFile, OSError):
+        return "cannot be read as one"
+    pairs = [(field.name, getattr(spec, field.name), getattr(config, field.name)) for field in fields(spec)]
+    return "its spec says " + ", ".join(
+        f"{name}={value!r} where the run has {own!r}" for name, value, own in pairs if value != own
+    )
+
+
+@cache
+def _leaves(task: Task) -> Leaves:
+    """Names and shapes of what is trained; torch's random numbers stay where they are."""
+    with torch.random.fork_rng(devices=[]):
+        return StackedModel(task.model()).leaves
