@@ -42,6 +42,7 @@ def has_small_kernels() -> bool:
     return kernels() in SMALL_KERNEL_CORES
 
 
+@cache
 def kernels() -> str:
     """The processor for which OpenBLAS has taken its kernels, in its own words; "unknown" of another BLAS."""
     name_of_core = _openblas("get_corename")

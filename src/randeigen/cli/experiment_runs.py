@@ -16,7 +16,7 @@ import typer
 
 from randeigen.cli.console import INTERRUPTED, print_error
 from randeigen.errors import RandEigenError
-from randeigen.lab.record_files import described, file_name, find_record
+from randeigen.lab.record_files import check_record, described, file_name, find_record
 from randeigen.provenance import command, commit
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class RunFolder(Generic[Record]):
         earlier = self._find(config, words)
         if earlier is not None and not self.fresh:
             path = self.path / f"{earlier.name}.json"
+            check_record(path)
             print_error(f"{label}: already there, {path} (--fresh runs it again)")
             return earlier
         name = file_name(config, words)

@@ -18,7 +18,7 @@ from randeigen.lab import servers
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.federated import check_inputs
 from randeigen.lab.partition import check_enough
-from randeigen.lab.record_files import federation_words, file_name, find_record
+from randeigen.lab.record_files import check_record, federation_words, file_name, find_record
 from randeigen.lab.results import FederatedRecord
 from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.tasks import Task
@@ -71,6 +71,7 @@ def earlier_records(
         path = folder / f"{file_name(config, words)}.json"
         if match := find_record(folder, FederatedRecord, config, words):
             record, path = match[0], folder / f"{match[1]}.json"
+            check_record(path)
             if [metrics.round for metrics in record.history] != list(range(1, config.rounds + 1)):
                 raise BadFile(
                     f"{path} should hold rounds 1 to {config.rounds} and has {len(record.history)} rounds: "

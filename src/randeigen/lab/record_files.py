@@ -40,12 +40,13 @@ def federation_words(config: Any) -> tuple[str, ...]:
 def find_record(
     folder: Path, kind: type[Record], config: Any, words: Sequence[str]
 ) -> tuple[Record, str] | None:
-    """The record of this configuration and its name. Names had no digest once, so the content decides.
-
-    One whose metrics cannot be is refused: what is there is neither shown nor overwritten.
-    """
+    """The record of this configuration and its name. Names had no digest once, so the content decides."""
     for path in sorted(folder.glob(f"{glob.escape(described(words)[:MAX_WORDS])}*.json")):
         if record := kind.finished(path, config):
-            checked_run(path, read_json(path))
             return record, path.stem
     return None
+
+
+def check_record(path: Path) -> None:
+    """Refuse a record whose metrics cannot be: what is there is neither shown nor overwritten."""
+    checked_run(path, read_json(path))
