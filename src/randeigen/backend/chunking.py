@@ -74,7 +74,7 @@ DEVICE_STRIP_NUMBERS = 2**21  # on a GPU launches cost, and torch sorts with 64-
 MIN_STRIP_COLUMNS = 64  # columns of a strip, however many rows there are
 
 # Threads.
-MAX_SINGLE_THREADED_ROWS = 512  # rows up to which n×n work is fastest on one BLAS thread
+MAX_SINGLE_THREADED_ROWS = 1024  # rows up to which n×n work is as fast on one BLAS thread
 MAX_THREADS = 8  # threads: each holds a copy of its part, and Python hands out parts one at a time
 
 Part = TypeVar("Part")
