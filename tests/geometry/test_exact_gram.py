@@ -324,6 +324,7 @@ def test_small_products_are_quick_where_openblas_has_kernels_for_the_processor(
 ) -> None:
     named = {} if core is None else {"get_corename": lambda: core}
     monkeypatch.setattr(openblas, "_openblas", named.get)
+    monkeypatch.setattr(openblas, "kernels", openblas.kernels.__wrapped__)  # without what it remembers
     assert openblas.has_small_kernels.__wrapped__() is expected
 
 
