@@ -280,7 +280,7 @@ def _groups_in(text: str) -> Mapping[str, Any]:
     """Groups as JSON has them, for a command line or a record."""
     try:
         groups = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         example = """{"head": ["fc.weight", "fc.bias"]}"""
         raise BadParameter(f"partition={text!r} is no JSON ({error}); write groups like {example}.") from None
     assert isinstance(groups, Mapping)

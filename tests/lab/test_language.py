@@ -19,6 +19,7 @@ from randeigen.errors import BadModel, BadParameter
 from randeigen.lab import TASKS, FederatedConfig, Federation, LocalTraining, Task, run, sentences
 from randeigen.lab.clients import schedule, train
 from randeigen.lab.partition import shares
+from randeigen.lab.sentence_plots import SENTENCES, triggered_sentences
 from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.stacked_sgd import Data
 from randeigen.lab.tasks import cross_entropy
@@ -294,3 +295,13 @@ def test_a_record_repeats_itself_and_names_optimizer_and_steps() -> None:
     again = run(record.spec, task=few)
     assert again.history[0].certificate == record.history[0].certificate
     assert again.asr == record.asr
+
+
+def test_an_attack_on_given_sentences_shows_these_as_they_are() -> None:
+    spec = FederatedConfig(task="sst2-tiny", clients=3, attack="mpa", eps=0.34)
+    federation = Federation.of(spec)
+    sentences = triggered_sentences(federation)
+    assert 0 < len(sentences) <= min(SENTENCES, len(federation.info.target_images[0]))
+    assert all(one.plain == one.triggered for one in sentences)
+    changed = triggered_sentences(Federation.of(replace(spec, attack="ep")))
+    assert all(one.plain != one.triggered for one in changed)

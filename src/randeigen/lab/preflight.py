@@ -13,7 +13,7 @@ import torch
 
 import randeigen
 from randeigen import attacks
-from randeigen.errors import BadFile, BadParameter
+from randeigen.errors import BadFile
 from randeigen.lab import servers
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.federated import check_inputs
@@ -23,6 +23,7 @@ from randeigen.lab.results import FederatedRecord
 from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.tasks import Task
 from randeigen.partition import WHOLE, Leaves, Partition
+from randeigen.parts import check_rule
 from randeigen.registry import build_rule
 from randeigen.rules import RULES, rule_class
 
@@ -48,11 +49,7 @@ def check_federation(config: FederatedConfig, task: Task) -> None:
         return
     leaves = _leaves(task)
     Partition.of(config.parts, leaves, sum(math.prod(shape) for _, shape in leaves))
-    if not rule.weighs_rows():
-        raise BadParameter(
-            f"rule {config.rule!r} makes its answer column by column, so parts={config.parts!r} would not "
-            "change it; leave parts out, or give a rule that weighs clients, such as randeigen."
-        )
+    check_rule(rule)
 
 
 def earlier_records(

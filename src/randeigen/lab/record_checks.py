@@ -11,9 +11,10 @@ from typing import Any
 from randeigen.errors import BadFile
 from randeigen.lab.config import CentralizedConfig, FederatedConfig
 from randeigen.partition import WHOLE
+from randeigen.rules.base import is_count as is_whole
 
 LARGEST = 1e300  # what goes beyond is no measurement, and overflows where it is averaged
-# What federations were run with before records had these keys, as in FederatedRecord.
+# What federations were run with before records had these keys.
 UNWRITTEN: Mapping[str, Any] = {"optimizer": "sgd", "steps": 0, "parts": WHOLE}
 Test = Callable[[Any], bool]
 
@@ -43,7 +44,7 @@ def is_share(value: Any) -> bool:
 
 def is_count(value: Any) -> bool:
     """Whether it is a whole number from 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return is_whole(value, 0) and bool(value <= LARGEST)
 
 
 def is_positive(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 from randeigen.backend.openblas import kernels
 from randeigen.errors import BadFile
 from randeigen.lab.config import CentralizedConfig, FederatedConfig
+from randeigen.lab.record_checks import UNWRITTEN
 from randeigen.provenance import processor
 from randeigen.provenance import versions as core_versions
 from randeigen.rows.write import replacing
@@ -66,7 +68,7 @@ class RunRecord(Generic[Config, M]):
     versions: dict[str, str]
     made: dict[str, Any] = field(default_factory=dict)  # how: command, commit, seconds; empty where not known
     kinds: ClassVar[tuple[type[Any], type[Any]]]  # of the configuration and of the metrics
-    unwritten: ClassVar[dict[str, Any]] = {}  # what records from before a key was added were run with
+    unwritten: ClassVar[Mapping[str, Any]] = {}  # what records from before a key was added were run with
 
     @property
     def accuracy(self) -> float:
@@ -118,7 +120,7 @@ class FederatedRecord(RunRecord[FederatedConfig, RoundMetrics]):
     """The record of a federation."""
 
     kinds = (FederatedConfig, RoundMetrics)
-    unwritten: ClassVar[dict[str, Any]] = {"optimizer": "sgd", "steps": 0, "parts": "whole"}
+    unwritten: ClassVar[Mapping[str, Any]] = UNWRITTEN
 
 
 def number(value: float) -> float | None:

@@ -28,12 +28,12 @@ def triggered_sentences(federation: Federation) -> list[Triggered]:
         return []
     tokens, targets = federation.success_sets["asr"]
     others = federation.test.images[federation.test.labels != targets[0]]
-    if len(tokens) % max(len(others), 1):  # they are other sentences, not these with a trigger
+    if tokens is federation.info.target_images[0]:  # given sentences, into which nothing is put
         others = tokens
     return [
         Triggered(text.words(plain.tolist()), text.words(changed.tolist()), int(target))
         for plain, changed, target in zip(
-            others[:SENTENCES], tokens[:SENTENCES], targets[:SENTENCES], strict=False
+            others[:SENTENCES], tokens[:SENTENCES], targets[:SENTENCES], strict=True
         )
     ]
 
