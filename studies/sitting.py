@@ -23,7 +23,7 @@ MEASURED_ROUNDS = 10  # at a time
 CAUTION = 1.1  # rounds of unlike length, and other cells' as well
 # About the seconds of an H200 that a round takes where cells share it, until rounds of its kind are measured.
 USUAL_ROUND = 0.065
-MORE_OF_ATTACKS = {"mra": 0.012, "mpa": 0.04, "dba": 0.3, "none-dba": 0.08}
+MORE_OF_ATTACKS = {"mra": 0.012, "mpa": 0.04, "dba": 0.2}
 MORE_OF_RULES = {"filtering": 0.01, "filtering-adaptive": 0.015, "no-regret": 0.01, "published": 0.01}
 TRAINED_SECONDS = 100.0  # of a cell that is no federation
 

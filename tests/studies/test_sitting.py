@@ -74,7 +74,7 @@ def test_what_is_missing_comes_in_the_order_of_its_importance() -> None:
         Job(chosen("figure:3", ["mnist/hidra@0.10/randeigen"])[0], 0),
         job("mnist/none/published"),
         Job(chosen("table:dfba", ["mnist/dfba@0.10/none"])[0], 1),
-        Job(chosen("table:images", ["mnist/dba/none"])[0], 1, reproduce.DBA_ROUNDS),
+        Job(chosen("table:images", ["mnist/dba/published"])[0], 1),
     )
     assert at[cut] < at[between] < at[LONG] < at[SHORT] < at[baseline] < at[dfba] < at[dba]
 
