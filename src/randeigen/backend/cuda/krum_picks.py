@@ -40,10 +40,10 @@ def krum_picks(apart: Array, f: int, count: int, device: Any) -> Index | None:
     plan = _plan(device, n)
     given = torch.from_numpy(np.array(apart)).to(device, non_blocking=True)
     scores = torch.empty(plan.lines, dtype=torch.float64, device=device)
-    places = torch.empty((2 * plan.lines + 1, plan.lines), dtype=torch.int32, device=device)
+    orders = torch.empty((2 * plan.lines + 1, plan.lines), dtype=torch.int32, device=device)
     picked = torch.empty(count + 1, dtype=torch.int32, device=device)
-    plan.order(given, scores, places, n, f)
-    plan.pick(given, scores, places, picked, n, f, count, ROUNDING * n)
+    plan.order(given, scores, orders, n, f)
+    plan.pick(given, scores, orders, picked, n, f, count, ROUNDING * n)
     clear, *rows = picked.tolist()
     return np.array(rows, np.intp) if clear else None
 
@@ -69,22 +69,22 @@ def _plan(device: Any, n: int) -> _Plan:
 
 
 @jit(do_not_specialize=["n", "f"])
-def _order_kernel(given, scores, places, n, f, LINES: tl.constexpr, AT_ONCE: tl.constexpr):
+def _order_kernel(given, scores, orders, n, f, LINES: tl.constexpr, AT_ONCE: tl.constexpr):
     """Of a row: which others follow each other in its order, the place of each, and its first score."""
     row = tl.program_id(0)
     c = tl.arange(0, LINES)
     apart = tl.load(given + row * n + c, mask=c < n, other=0.0)
     apart = tl.where(apart >= 0, apart, float("inf"))  # what is no number has a place too
-    place = tl.zeros((LINES,), tl.int32)
+    rank = tl.zeros((LINES,), tl.int32)
     for start in range(0, n, AT_ONCE):
         k = start + tl.arange(0, AT_ONCE)
         other = tl.load(given + row * n + k, mask=k < n, other=0.0)[None, :]
         other = tl.where(other >= 0, other, float("inf"))
         nearer = (other < apart[:, None]) | ((other == apart[:, None]) & (k[None, :] < c[:, None]))
-        place += tl.sum((nearer & (k < n)[None, :]).to(tl.int32), 1)
-    tl.store(places + row * LINES + place, c, mask=c < n)
-    tl.store(places + (LINES + c) * LINES + row, place, mask=c < n)
-    tl.store(scores + row, tl.sum(tl.where((c < n) & (place < n - f - 1), apart, 0.0), 0))
+        rank += tl.sum((nearer & (k < n)[None, :]).to(tl.int32), 1)
+    tl.store(orders + row * LINES + rank, c, mask=c < n)
+    tl.store(orders + (LINES + c) * LINES + row, rank, mask=c < n)
+    tl.store(scores + row, tl.sum(tl.where((c < n) & (rank < n - f - 1), apart, 0.0), 0))
 
 
 @jit
@@ -100,7 +100,7 @@ def _better(least, row, second, other_least, other_row, other_second):
 
 @jit(do_not_specialize=["n", "f", "count"])
 def _picks_kernel(
-    given, scores, places, picked, n, f, count, rounding: tl.float64,
+    given, scores, orders, picked, n, f, count, rounding: tl.float64,
     LINES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     r = tl.arange(0, LINES)
@@ -110,7 +110,7 @@ def _picks_kernel(
     # What a score is at least; it is at most twice its rounding more.
     least = tl.where(waiting, first - rounding * first, float("inf"))
     far = r * 0 + n - f - 1  # where those too far to count begin
-    gone = places + 2 * LINES * LINES
+    gone = orders + 2 * LINES * LINES
     tl.store(gone + r, r * 0)
     tl.debug_barrier()
     clear = (tl.sum(first, 0) < float("inf")).to(tl.int32)
@@ -124,17 +124,17 @@ def _picks_kernel(
         tl.debug_barrier()
         waiting = waiting & (r != best)
         its = tl.load(given + best * n + r, mask=waiting, other=0.0)
-        beyond = waiting & (tl.load(places + (LINES + best) * LINES + r, mask=waiting, other=0) >= far)
+        beyond = waiting & (tl.load(orders + (LINES + best) * LINES + r, mask=waiting, other=0) >= far)
         least = tl.where(waiting, tl.where(beyond, least, least - its), float("inf"))
         moving = beyond
         while tl.max(moving.to(tl.int32), 0) > 0:
             at = far[:, None] - 1 - steps
             looked = moving[:, None] & (at >= 0)
-            line = tl.load(places + r[:, None] * LINES + at, mask=looked, other=0)
+            line = tl.load(orders + r[:, None] * LINES + at, mask=looked, other=0)
             is_left = looked & (tl.load(gone + line, mask=looked, other=1) == 0)
-            found = tl.max(tl.where(is_left, at, -1), 1)
-            far = tl.where(moving, tl.where(found >= 0, found, far - AHEAD), far)
-            moving = moving & (found < 0) & (far > 0)
-        last = tl.load(places + r * LINES + far, mask=beyond & (far >= 0), other=0)
+            last_left = tl.max(tl.where(is_left, at, -1), 1)
+            far = tl.where(moving, tl.where(last_left >= 0, last_left, far - AHEAD), far)
+            moving = moving & (last_left < 0) & (far > 0)
+        last = tl.load(orders + r * LINES + far, mask=beyond & (far >= 0), other=0)
         least -= tl.load(given + r * n + last, mask=beyond, other=0.0)
     tl.store(picked, clear)
