@@ -156,6 +156,28 @@ def test_bulyan_picks_the_same_rows(kind: str, n: int) -> None:
     np.testing.assert_array_equal(picked[0].weights, picked[1].weights)
 
 
+@pytest.mark.parametrize("n", [15, 32, 50, 64, 65, 128, 129, 200, 256])
+@pytest.mark.parametrize("kind", ["round", "shifted", "far out", "of many sizes"])
+def test_the_kernel_itself_picks_where_no_two_rows_are_as_good(kind: str, n: int) -> None:
+    from randeigen.backend.cuda.krum_picks import krum_picks
+    from randeigen.rules.krum import _bulyan_selection
+
+    apart = on_host(measure(as_rows(torch.from_numpy(cloud(kind, n)).cuda()))[0]).squared_distances()
+    for f in {3, (n - 3) // 5 + 1, (n - 3) // 4}:
+        picked = krum_picks(apart, f, n - 2 * f, torch.device("cuda", 0))
+        assert picked is not None
+        np.testing.assert_array_equal(np.sort(picked), _bulyan_selection(apart, f, n - 2 * f))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
+def test_the_kernel_does_not_pick_by_scores_that_are_no_numbers_or_equal(value: float) -> None:
+    from randeigen.backend.cuda.krum_picks import krum_picks
+
+    apart = np.full((40, 40), value)
+    np.fill_diagonal(apart, 0.0)
+    assert krum_picks(apart, 5, 30, torch.device("cuda", 0)) is None
+
+
 def test_offset_rows_and_hostile_numbers_go_the_usual_way() -> None:
     rows = torch.from_numpy(cloud("shifted", 80)).float().cuda() + 1e4
     rows[3, 7], rows[4, 9], rows[5] = float("nan"), float("inf"), 1e30
