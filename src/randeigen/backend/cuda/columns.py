@@ -12,7 +12,7 @@ import numpy as np
 from randeigen.backend.cuda.bisection import bisected
 from randeigen.backend.cuda.gram import triton_dtype
 from randeigen.backend.cuda.language import Launch, jit, tl, triton
-from randeigen.backend.cuda.sorting_network import network_sorted, padding
+from randeigen.backend.cuda.sorting_network import PADDING, network_sorted
 from randeigen.backend.cuda.tables import (
     VECTOR_BYTES,
     addresses,
@@ -34,14 +34,12 @@ LOWEST_BIT = {
 }  # that a number of this dtype has set
 MAX_ROWS = 1024  # rows: the columns of more do not fit the registers of a program
 NETWORK_ROWS = 64  # rows up to which a column is sorted in the registers of one thread
-# The same for means around a centre of numbers of at most 32 bits: a sort is less work than two bisections.
-AROUND_NETWORK_ROWS = 64
 
 
 class Shape(NamedTuple):
     """How columns are cut."""
 
-    lines: int  # numbers in a column, and padding: of a network's at most `padding`
+    lines: int  # numbers in a column, and padding: of a network's at most PADDING
     columns: int  # in a program at once
     warps: int
     programs: int  # for each processor
@@ -50,8 +48,7 @@ class Shape(NamedTuple):
 def shape_for(n: int, network: bool, pairs: bool = False) -> Shape:
     """What was fastest on an H200."""
     if network:
-        step = 8 if n <= NETWORK_ROWS else 16  # each number of lines is compiled for seconds
-        return Shape(max(8, -(-n // step) * step), 256 if pairs else 128, 4, 8)
+        return Shape(max(8, -(-n // 8) * 8), 256 if pairs else 128, 4, 8)
     lines = max(64, triton.next_power_of_2(n))
     return Shape(lines, 32, lines // 64, 16)
 
@@ -76,8 +73,7 @@ def merge_columns_into(
 
     n, wide = len(chosen), block.dtype.itemsize == 8
     if network is None:
-        around = KINDS.index(kind) >= 2 and not wide
-        network = n <= (AROUND_NETWORK_ROWS if around else NETWORK_ROWS)
+        network = n <= NETWORK_ROWS
     pairs = network and block.dtype.itemsize == 2 and sorts_pairs(block.device)
     shape = shape or shape_for(n, network, pairs)
     order = [*chosen, *sorted(set(np.flatnonzero(~np.isnan(weights)).tolist()) - set(chosen))]
@@ -142,7 +138,7 @@ def _columns_kernel(
                 # All loads come before anything waits for one of them.
                 numbers, values = (), ()
                 for i in tl.static_range(LINES):
-                    if i < LINES - padding(LINES):
+                    if i < LINES - PADDING:
                         row = tl.multiple_of(tl.load(rows + i).to(tl.pointer_type(DTYPE)), ALIGN)
                         x = tl.load(row + c, mask=within, other=0.0)
                     else:
@@ -153,7 +149,7 @@ def _columns_kernel(
                 for i in tl.static_range(LINES):
                     x = numbers[i].to(FLOAT)
                     plain += x
-                    if i < LINES - padding(LINES):
+                    if i < LINES - PADDING:
                         total += tl.load(weights + i).to(FLOAT) * x
                         x = numbers[i]
                     else:
