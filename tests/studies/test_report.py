@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import time
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from randeigen.lab.paper.collect import Records
 from randeigen.lab.paper.figures import figure_3
 from randeigen.lab.paper.prose import prose_table
 from randeigen.lab.paper.record_text import write_record
-from randeigen.lab.paper.report import markdown_parts, sentences, write_report
+from randeigen.lab.paper.report import LEGEND, markdown_parts, sentences, write_report
 from randeigen.lab.paper.tables import beside
 from randeigen.lab.paper.training import Job
 
+ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -187,6 +189,47 @@ def test_the_same_tables_are_markdown(results: Path) -> None:
     for part in parts.values():
         widths = {line.count("|") for line in part.splitlines() if line.startswith("|")}
         assert len(widths) <= 2
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "asr", "marked"),
+    [
+        (0.945, 0.049, False),  # as the paper has it: 92.1 / 4.9, unattacked 94.5
+        (0.945, 0.585, True),  # the attack succeeds far more often
+        (0.945, 0.098, False),
+        (0.85, 0.049, True),
+    ],
+)
+def test_a_baseline_is_marked_by_its_attack_success_as_by_its_accuracy(
+    accuracy: float, asr: float, marked: bool, results: Path
+) -> None:
+    put(results / "paper", cell("mnist/mra/filtering"), 0, 100, accuracy, asr=asr)
+    (number,) = re.findall(
+        rf"(\*?{100 * accuracy:.1f} / {100 * asr:.1f}\*?) ", markdown_parts(results)["images"]
+    )
+    assert number.startswith("*") == marked
+    write_report(results, results / "page.html")
+    (colour,) = re.findall(
+        rf"<td([^>]*)><a [^>]*>{100 * accuracy:.1f} / {100 * asr:.1f}<", (results / "page.html").read_text()
+    )
+    assert ('class="near"' in colour) == marked
+
+
+def test_a_baseline_far_below_the_reported_success_is_marked_too(results: Path) -> None:
+    put(results / "paper", cell("mnist/mpa/filtering"), 0, 100, 0.945, asr=0.0)
+    assert "*94.5 / 0.0* (paper 93.8 / 30.0" in markdown_parts(results)["images"]
+    put(results / "paper", cell("mnist/mpa/no-regret"), 0, 100, 0.5, asr=1.0)
+    assert "| 50.0 / 100.0 (unattacked" in markdown_parts(results)["images"], "the paper has no such cell"
+
+
+def test_both_pages_say_how_baselines_are_marked(results: Path) -> None:
+    rule = "or attack success is more than five points from the paper's, either way"
+    assert rule in " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    assert rule.replace("or attack success is", "or an attack success") in LEGEND
+    write_report(results, results / "page.html")
+    assert escape(LEGEND) in (results / "page.html").read_text().replace("<code>", "`").replace(
+        "</code>", "`"
+    )
 
 
 def test_the_command_takes_a_folder_of_records_and_replaces_nothing_unasked(

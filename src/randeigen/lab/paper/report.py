@@ -22,8 +22,8 @@ LEGEND = (
     "is Algorithm 3 as printed and `randeigen` our default; both are held against the paper's RandEigen. "
     "Green: no more than one point short of the paper, each counted from its own unattacked mean, and a "
     "success no higher than the paper's or a clean model's plus three points. Orange: more than five "
-    "points short, or the attack succeeds. Yellow: in between; in the columns of baselines, more than "
-    "five points from the paper either way."
+    "points short, or the attack succeeds. Yellow: in between; in the columns of baselines, an accuracy "
+    "(from the unattacked mean) or an attack success more than five points from the paper's, either way."
 )
 
 ABOUT = (

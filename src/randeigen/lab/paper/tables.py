@@ -18,7 +18,7 @@ from randeigen.lab.sweep_page import comparison_cells, grouped, interval_text
 
 TOLERANCE = 1.0  # points by which the default may fall short of what the paper reports, against unattacked
 ASR_TOLERANCE = 3.0  # points above the success on an unattacked model
-NEAR = 5.0  # points within which a baseline agrees with the paper
+NEAR = 5.0  # points of accuracy and of success within which a baseline agrees with the paper
 NOT_RUN = TableCell("not run", mood="none")
 NAMES = {
     "table:images": "images",
@@ -65,6 +65,13 @@ class Beside:
         if self.measured.clean_asr is not None:
             limits.append(self.measured.clean_asr + ASR_TOLERANCE)
         return None if asr is None or not limits else asr.mean > max(limits)
+
+    @property
+    def agrees(self) -> bool:
+        """Of a baseline: accuracy and success are within five points of the paper's, either way."""
+        asr, reported = self.measured.asr, self.reported_asr
+        success = 0.0 if asr is None or reported is None else asr.mean - reported.value
+        return max(abs(self.difference or 0.0), abs(success)) <= NEAR
 
     @property
     def claim(self) -> bool | None:
@@ -128,11 +135,11 @@ def cell_text(one: Beside | None, rounds: int, here: Path) -> TableCell:
 
 
 def _mood(one: Beside) -> str:
+    if one.measured.cell.rule not in ("randeigen", "published", "suspects", "fine-tuning, randeigen"):
+        return "" if one.agrees else "near"
     if one.difference is None:
         return ""
-    if one.measured.cell.rule in ("randeigen", "published", "suspects", "fine-tuning, randeigen"):
-        return "good" if one.claim else "bad" if one.difference < -NEAR or one.succeeds else "near"
-    return "" if abs(one.difference) <= NEAR else "near"
+    return "good" if one.claim else "bad" if one.difference < -NEAR or one.succeeds else "near"
 
 
 def federated_tables(records: Records, name: str, here: Path) -> list[Grid]:
