@@ -7,7 +7,7 @@ from pathlib import Path
 
 from randeigen.attacks import ATTACKS
 from randeigen.lab.html_page import HIDRA, SIGMA, listed
-from randeigen.lab.paper import figures, tables
+from randeigen.lab.paper import cost_tables, figures, tables
 from randeigen.lab.paper.cells import EXPERIMENTS, ROUNDS, Cell
 from randeigen.lab.paper.choices import CHOICES
 from randeigen.lab.paper.collect import Records, cut_short
@@ -164,7 +164,7 @@ def _images(records: Records, here: Path) -> str:
     return (
         _grids(tables.federated_tables(records, "table:images", here))
         + notes([CHOICES[name] for name in names])
-        + _grids([tables.seconds_table(records, here)])
+        + _grids([cost_tables.seconds_table(records)])
     )
 
 
@@ -183,7 +183,7 @@ def _small(records: Records, here: Path) -> str:
 
 
 def _prior(records: Records) -> str:
-    grid = tables.prior_work_table(records)
+    grid = cost_tables.prior_work_table(records)
     return _grids([grid]) if grid else paragraphs("Not run: randeigen reproduce table:prior-work")
 
 
@@ -230,10 +230,10 @@ def markdown_parts(folder: Path) -> dict[str, str]:
         "sst2": together(tables.federated_tables(records, "table:sst2", here)),
         "centralized": together([tables.centralized_table(records, here)]),
         "small": together(tables.federated_tables(records, "table:small", here)),
-        "seconds": together([tables.seconds_table(records, here)]),
+        "seconds": together([cost_tables.seconds_table(records)]),
         "prose": together([prose_table(records)]),
     }
-    prior, theorems = tables.prior_work_table(records), tables.theorem_table(records)
+    prior, theorems = cost_tables.prior_work_table(records), tables.theorem_table(records)
     parts["beyond"] = together(tables.beyond_tables(records)) or "Not run."
     parts["prior"] = together([prior]) if prior else "Not run."
     parts["theorems"] = together([theorems]) if theorems else "Not run."
