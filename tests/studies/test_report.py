@@ -75,7 +75,15 @@ def results(tmp_path: Path) -> Path:
     rules = ("filtering, C×C", "filtering, n×n", "published", "randeigen")
     chunks = [{"rule": rule, "chunk": c, "seconds": c / 1e6} for rule in rules for c in (125, 250)]
     write_record(out / "figure-2" / "figure-2.json", {"lines": lines, "by_chunk": chunks, "made": made})
+    lines = [chunk_line(1000, dense=0.4), chunk_line(9000, dense=360.0, timed=1)]
+    chunks = {"lines": lines, "columns": 18_000, "rows": 100, "made": made}
+    write_record(out / "chunks" / "chunks.json", chunks)
     return out.parent
+
+
+def chunk_line(chunk: int, dense: float, timed: int = 40, published: float = 0.02) -> dict[str, float]:
+    seconds = {"dense": dense, "published": published, "randeigen": 0.01, "step": 0.5}
+    return {"chunk": chunk, "rounds": 40, "timed": timed, **seconds}
 
 
 def test_a_cell_is_compared_with_the_unattacked_mean_of_its_own_seed_and_length(results: Path) -> None:
@@ -162,6 +170,24 @@ def test_a_claim_in_prose_is_answered_by_the_records_or_said_not_to_be_run(resul
         put(results / "paper", cell("mnist/none/randeigen"), seed, 100, 0.92)
     assert verdicts()[claim] == ("not here", "mnist, randeigen 2.6")
     assert verdicts()["faster than FILTERING (d = 1000)"][0] == "not run"
+
+
+def test_seconds_by_chunk_size_are_shown_as_reported_and_as_measured(results: Path) -> None:
+    lines = [line.split(" | ") for line in markdown_parts(results)["chunks"].splitlines() if "|" in line]
+    at = {line[0].strip("| "): line[1:] for line in lines[2:]}
+    assert [at[c][0] for c in ("1,000", "2,000", "3,000", "4,000", "5,000")] == [
+        "35",
+        "77",
+        "112",
+        "172",
+        "263",
+    ]
+    assert at["1,000"][1:3] == ["7 (1 of 18 chunks, 40 of 40 rounds timed)", "0.5"], "18 chunks of 0.4 s"
+    assert at["9,000"][1] == "720 (1 of 2 chunks, 1 of 40 rounds timed)", "2 chunks of 360 s"
+    assert at["9,000"][3].startswith("18,000")
+    assert at["3,000"][1] == "not run"
+    assert at["growth"][0] == "C^1.2", "the paper's own seconds do not grow as C²"
+    assert at["growth"][3].startswith("C^3.1")
 
 
 def test_the_page_links_every_number_to_a_record_that_is_there_and_names_its_command(results: Path) -> None:
@@ -308,6 +334,10 @@ DAMAGED = {
     "paper/figure-2/figure-2.json": [
         '{"lines":[],"by_chunk":[]}',
         '{"lines":[{"rule":"published","d":10,"seconds":1}],"by_chunk":[]}',
+    ],
+    "paper/chunks/chunks.json": [
+        '{"columns":9,"rows":9,"lines":[]}',
+        '{"columns":9,"rows":9,"lines":[{"chunk":9}]}',
     ],
     "paper/table-prior-work/table-prior-work.json": ['{"lines":[{"rule":"mean","d":"ten"}]}'],
     "paper/figure-1/planes.json": ['{"panels":[{"attack":"hidra"}]}', '{"panels":{"hidra":1}}'],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from randeigen.lab.paper.cells import RULES, chosen
+from randeigen.lab.paper.chunk_times import pieces
 from randeigen.lab.paper.collect import Records
 from randeigen.lab.paper.growth import slope
 from randeigen.lab.paper.reported_numbers import formula, rows, table
-from randeigen.lab.paper.tables import Grid
+from randeigen.lab.paper.tables import NOT_RUN, Grid
 from randeigen.lab.report_html import TableCell
 
 
@@ -27,6 +28,35 @@ def seconds_table(records: Records) -> Grid:
         ours = f"{seconds[0]:.2g} to {seconds[-1]:.2g}" if seconds else "not run"
         lines.append([rule, ours, paper])
     return Grid("seconds of one aggregation, CNN", ["rule", "measured", "paper (V100)"], lines)
+
+
+def chunk_table(records: Records) -> Grid:
+    """Seconds of a training step under FILTERING by chunk size: the five of the paper's text, and ours."""
+    reported = {int(row["chunk"]): float(row["value"]) for row in rows("text-filtering-time-by-chunk")}
+    record = records.measurement("chunks") or {"lines": [], "columns": 0}
+    found = {line["chunk"]: line for line in record["lines"]}
+    parts = {c: pieces(record["columns"], c) for c in found}
+    dense = {c: parts[c] * line["dense"] for c, line in found.items()}
+    step = {c: line["step"] for c, line in found.items()}
+    ratio = {c: line["dense"] / line["published"] for c, line in found.items()}
+    lines: list[list[TableCell | str]] = []
+    for chunk in sorted({*reported, *found}):
+        ours: list[TableCell | str] = [NOT_RUN] * 3
+        if chunk in found:
+            rounds = f"{found[chunk]['timed']} of {found[chunk]['rounds']} rounds"
+            timed = f"1 of {parts[chunk]} chunks, {rounds} timed"
+            ours = [TableCell(f"{dense[chunk]:,.0f}", timed), f"{step[chunk]:.1f}", f"{ratio[chunk]:,.0f}"]
+        lines.append([f"{chunk:,}", f"{reported[chunk]:g}" if chunk in reported else "", *ours])
+    lines.append(["growth", *(_growth(each) for each in (reported, dense, step, ratio))])
+    size = f"{record['columns']:,} columns, {record['rows']} rows, " if found else ""
+    title = f"seconds of FILTERING in a training step, by chunk size; measured: {size}one core of a CPU"
+    titles = ["paper (V100)", "C×C in each round", "n×n, the same answer", "C×C over Algorithm 3, one chunk"]
+    return Grid(title, ["C", *titles], lines)
+
+
+def _growth(seconds: Mapping[int, float]) -> str:
+    """As a power of the chunk size."""
+    return f"C^{slope(list(seconds), list(seconds.values())):.1f}" if len(seconds) > 1 else ""
 
 
 def prior_work_table(records: Records) -> Grid | None:

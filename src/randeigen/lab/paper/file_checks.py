@@ -77,6 +77,15 @@ def _figure_2(path: Path, content: dict[str, Any], name: str) -> None:
                 raise damaged(path, f"{key} has no {absent[0]} at {size} = {value}", name)
 
 
+def _chunks(path: Path, content: dict[str, Any], name: str) -> None:
+    for key in ("columns", "rows"):
+        check_entry(path, content, key, SIZE, "the record", name)
+    kinds = {"chunk": SIZE, "rounds": ORDER, "timed": ORDER}  # of how many rounds, how many were timed
+    seconds = dict.fromkeys(("dense", "published", "randeigen", "step"), POSITIVE)
+    if not check_lines(path, content, "lines", {**kinds, **seconds}, name):
+        raise damaged(path, "its lines are empty", name)
+
+
 def _figure_1(path: Path, content: dict[str, Any], name: str) -> None:
     kinds = {"task": TEXT, "attack": TEXT, "round": ORDER, "byzantine": ORDER}
     check_lines(path, content, "panels", {**kinds, "projections": POINTS, "variance_shares": NUMBERS}, name)
@@ -96,6 +105,7 @@ CHECKS: Mapping[str, Callable[[Path, dict[str, Any], str], None]] = {
     "table:prior-work": _prior_work,
     "figure:1": _figure_1,
     "figure:2": _figure_2,
+    "chunks": _chunks,
     "figure:5": _figure_5,
     "certificate": _certificate,
     "theorems": _theorems,

@@ -84,6 +84,7 @@ def write_report(folder: Path, out: Path) -> None:
         ("dfba", "Table 7: DFBA", _grids(tables.federated_tables(records, "table:dfba", here))),
         ("small", "Table 4 in small: digits", _small(records, here)),
         ("prior", "Table 1: growth with d", _prior(records)),
+        ("chunks", "FILTERING by chunk size", _grids([cost_tables.chunk_table(records)])),
         ("figures", "Figures", _figures(records)),
         ("theorems", "Theorems, checked", _theorems(records)),
         ("prose", "Claims in prose", _prose(records)),
@@ -231,6 +232,7 @@ def markdown_parts(folder: Path) -> dict[str, str]:
         "centralized": together([tables.centralized_table(records, here)]),
         "small": together(tables.federated_tables(records, "table:small", here)),
         "seconds": together([cost_tables.seconds_table(records)]),
+        "chunks": together([cost_tables.chunk_table(records)]),
         "prose": together([prose_table(records)]),
     }
     prior, theorems = cost_tables.prior_work_table(records), tables.theorem_table(records)
