@@ -26,6 +26,7 @@ from randeigen.lab.record_checks import (
 )
 
 TEXT: Kind = is_text, "a string"
+YES_OR_NO: Kind = (lambda value: isinstance(value, bool)), "true or false"
 POSITIVE: Kind = is_positive, "a number above 0"
 SIZE: Kind = (lambda value: is_count(value) and value >= 2, "a whole number from 2")
 LINES: Kind = (lambda value: isinstance(value, list) and bool(value), "a list of lines")
@@ -56,8 +57,9 @@ def _theorems(path: Path, content: dict[str, Any], name: str) -> None:
     holds: Kind = or_none(lambda value: isinstance(value, bool)), "true, false or null"
     kinds = {"id": TEXT, "measured": TEXT, "bound": TEXT, "holds": holds}
     for one in check_lines(path, content, "checks", kinds, name):
-        if "note" in one:
-            check_entry(path, one, "note", TEXT, "a check", name)
+        for key, kind in (("note", TEXT), ("room", TEXT), ("regime", YES_OR_NO)):
+            if key in one:
+                check_entry(path, one, key, kind, "a check", name)
 
 
 def _prior_work(path: Path, content: dict[str, Any], name: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from randeigen.lab import tidy
 from randeigen.lab.paper.cells import DEFENCES, EXPERIMENTS, RULES, Cell
@@ -176,19 +177,27 @@ def theorem_table(records: Records) -> Grid | None:
     if record is None:
         return None
     locations = {row["id"]: row["paper_location"] for row in rows("theorems")}
-    moods = {True: ("holds", "good"), False: ("wrong as printed", "bad"), None: ("see the note", "")}
     lines: list[list[TableCell | str]] = [
         [
             one["id"],
-            TableCell(moods[one["holds"]][0], mood=moods[one["holds"]][1]),
+            _verdict_on(one),
             one["measured"],
             one["bound"],
+            one.get("room", ""),
             one.get("note", ""),
             locations.get(one["id"], ""),
         ]
         for one in record["checks"]
     ]
-    return Grid("statements", ["statement", "", "measured", "as printed", "note", "where"], lines)
+    return Grid("statements", ["statement", "", "measured", "as printed", "room", "note", "where"], lines)
+
+
+def _verdict_on(check: Mapping[str, Any]) -> TableCell:
+    if check["holds"] is None:
+        return TableCell("see the note")
+    if not check["holds"]:
+        return TableCell("wrong as printed", mood="bad")
+    return TableCell("holds in its regime") if check.get("regime") else TableCell("holds", mood="good")
 
 
 def beyond_tables(records: Records) -> list[Grid]:
