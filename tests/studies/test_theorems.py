@@ -97,3 +97,15 @@ def test_no_run_has_more_rounds_than_2_n_eps(monkeypatch: pytest.MonkeyPatch) ->
         with monkeypatch.context() as patch:
             patch.setattr(published, "_rounds", lambda *of, factor=factor: int(factor * limit(*of)))
             assert not rounds(rng, quick=True).holds, factor
+
+
+def test_the_record_of_statements_is_that_of_the_code_and_is_shown_with_its_rooms(
+    found: dict[str, Check],
+) -> None:
+    record = json.loads((ROOT / "results/paper/theorems/theorems.json").read_text())
+    assert [one["id"] for one in record["checks"]] == list(found)
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    for one in record["checks"]:
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {one['id']} |")]
+        assert one.get("room", "") in line
+        assert "paper.tex:" in line

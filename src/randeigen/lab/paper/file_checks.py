@@ -161,3 +161,14 @@ def extra_memory(path: Path) -> list[float]:
     if not of:
         raise damaged(path, "it has no timing of randeigen", what)
     return [line["extra_mb"] for line in of]
+
+
+def costs_of_shapes(path: Path) -> list[dict[str, Any]]:
+    """The lines of a record of what aggregations cost, of all rules and shapes."""
+    what = "what aggregations of all shapes cost"
+    content = check_parts(path, read_json(path, what), (), what)
+    kinds = {"rule": TEXT, "n": SIZE, "d": SIZE, "extra_mb": NUMBER}
+    lines = check_lines(path, content, "cells", kinds, what)
+    if not lines:
+        raise damaged(path, "it has no cells", what)
+    return lines
