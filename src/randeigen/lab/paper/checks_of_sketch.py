@@ -64,7 +64,7 @@ class Kept(NamedTuple):
     eigenvalue: float  # λ(Y)/λ(X), the mean
     measured: Shares
     law: Shares  # of projections drawn from their law
-    found: Array  # as `removed`, along the direction found in the sketch
+    sketched: Array  # as `removed`, along the direction found in the sketch
 
     def as_law(self, name: str) -> bool:
         """Whether the mean of the measured ones is as near to that of the law as chance has it."""
@@ -80,18 +80,18 @@ def kept(rows: Array, rng: Generator, project: Project) -> Kept:
     """Project the rows a few times."""
     k, centred, u = jl_width(rows.shape[1], EPS_JL), rows - rows.mean(axis=0), top_direction(rows)
     exact, along = first_round(rows), []
-    scale, found = [], []
+    scale, sketched = [], []
     for _ in range(TRIALS):
         points = project(np.vstack([centred, u]), int(rng.integers(2**31)), k)
         now = first_round(points[:-1])
         scale.append(now.variance / exact.variance)
-        found.append(float((abs(now.probabilities - exact.probabilities) >= OFF).mean()))
+        sketched.append(float((abs(now.probabilities - exact.probabilities) >= OFF).mean()))
         along.append(points[:-1] @ points[-1])
     measured, law = (
         shares(projections, centred, u, k, exact.probabilities)
-        for projections in (np.array(along), drawn(centred, u, k, rng))
+        for projections in (np.array(along), by_law(centred, u, k, rng))
     )
-    return Kept(float(np.mean(scale)), measured, law, np.array(found))
+    return Kept(float(np.mean(scale)), measured, law, np.array(sketched))
 
 
 def shares(projections: Array, centred: Array, u: Array, k: int, probabilities: Array) -> Shares:
@@ -104,7 +104,7 @@ def shares(projections: Array, centred: Array, u: Array, k: int, probabilities: 
     return Shares((abs(errors) >= EPS_JL).mean(1), squares.mean(1), off.mean(1))
 
 
-def drawn(centred: Array, u: Array, k: int, rng: Generator) -> Array:
+def by_law(centred: Array, u: Array, k: int, rng: Generator) -> Array:
     """Projections of the rows along f(u), drawn from their distribution, one line each.
 
     With w = x − (x·u)u, f(x)·f(u) = (x·u)·q + sqrt(q)·z: q = |f(u)|² is a chi-square over k, and the z of all
@@ -177,15 +177,15 @@ def _both(each: dict[str, Kept]) -> tuple[list[Shares], list[Shares]]:
 
 def _removal(each: dict[str, Kept], d: int) -> Check:
     bound = 8 / d**0.225
-    along, law, found = (
+    along, law, sketched = (
         {name: float(of(one).mean()) for name, one in each.items()}
-        for of in (lambda one: one.measured.removed, lambda one: one.law.removed, lambda one: one.found)
+        for of in (lambda one: one.measured.removed, lambda one: one.law.removed, lambda one: one.sketched)
     )
     worst = max(along.values())
-    beyond = [name for name, share in found.items() if share > bound]
+    beyond = [name for name, share in sketched.items() if share > bound]
     return Check(
         "jl-removal",
-        f"share of rows off by {OFF:.2f} or more: {_list(along)} along f(u), {_list(found)} along the "
+        f"share of rows off by {OFF:.2f} or more: {_list(along)} along f(u), {_list(sketched)} along the "
         "direction found",
         f"{bound:.2f} at d = {d:,}{' (vacuous)' if bound >= 1 else ''}; of a Gaussian projection "
         f"{_list(law)}",
@@ -259,12 +259,12 @@ def power_iteration(rng: Generator, d: int = QUICK_COLUMNS) -> list[Check]:
 
 def estimates(points: Array, steps: int, rng: Generator) -> Array:
     """γ₁ to γ_N of power iteration from N(0, I): the variance along v after each step."""
-    v, found = rng.standard_normal(points.shape[1]), []
+    v, variances = rng.standard_normal(points.shape[1]), []
     for _ in range(steps):
         v = points.T @ (points @ v)
         v /= np.linalg.norm(v)
-        found.append(float((points @ v) @ (points @ v)) / len(points))
-    return np.array(found)
+        variances.append(float((points @ v) @ (points @ v)) / len(points))
+    return np.array(variances)
 
 
 def vector_rate(ratio: float = 0.9) -> float:

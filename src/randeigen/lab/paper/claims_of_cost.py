@@ -36,34 +36,34 @@ class Speedup:
 
 def speedups(records: Records) -> dict[int, Speedup]:
     """By chunk size, on one core of a CPU."""
-    found: dict[int, Speedup] = {}
+    by_chunk: dict[int, Speedup] = {}
     if record := records.measurement("figure:2"):
         seconds = {(one["rule"], one["chunk"]): one["seconds"] for one in record["by_chunk"]}
         for rule, c in seconds:
             if rule == "published":
                 of = seconds[rule, c]
-                found[c] = Speedup(seconds["filtering, C×C", c] / of, seconds["filtering, n×n", c] / of)
+                by_chunk[c] = Speedup(seconds["filtering, C×C", c] / of, seconds["filtering, n×n", c] / of)
     if record := records.measurement("chunks"):
         for line in record["lines"]:
             c, of = line["chunk"], line["published"]
             rounds = f"{line['timed']} of {line['rounds']} rounds timed"
             small = line["step"] / pieces(record["columns"], c) / of
             new = Speedup(line["dense"] / of, small, "" if line["timed"] == line["rounds"] else rounds)
-            found.setdefault(c, new)
-    return dict(sorted(found.items()))
+            by_chunk.setdefault(c, new)
+    return dict(sorted(by_chunk.items()))
 
 
 def _speedup(low: float, high: float) -> Check:
     """Of the chunks that a claim speaks of."""
 
     def check(records: Records, claim: Claim) -> Answer | None:
-        found = speedups(records)
-        there = {c: one for c, one in found.items() if low <= c <= high}
-        if not found:
+        by_chunk = speedups(records)
+        there = {c: one for c, one in by_chunk.items() if low <= c <= high}
+        if not by_chunk:
             return None
         if not there:
-            largest = max(found)
-            return Answer(f"not measured there; {found[largest].at(largest)}", None)
+            largest = max(by_chunk)
+            return Answer(f"not measured there; {by_chunk[largest].at(largest)}", None)
         text = "; ".join(one.at(c) for c, one in there.items())
         return Answer(f"{text}; one core of a CPU", all(claim.allows(one.dense) for one in there.values()))
 

@@ -34,21 +34,21 @@ def chunk_table(records: Records) -> Grid:
     """Seconds of a training step under FILTERING by chunk size: the five of the paper's text, and ours."""
     reported = {int(row["chunk"]): float(row["value"]) for row in rows("text-filtering-time-by-chunk")}
     record = records.measurement("chunks") or {"lines": [], "columns": 0}
-    found = {line["chunk"]: line for line in record["lines"]}
-    parts = {c: pieces(record["columns"], c) for c in found}
-    dense = {c: parts[c] * line["dense"] for c, line in found.items()}
-    step = {c: line["step"] for c, line in found.items()}
-    ratio = {c: line["dense"] / line["published"] for c, line in found.items()}
+    by_chunk = {line["chunk"]: line for line in record["lines"]}
+    parts = {c: pieces(record["columns"], c) for c in by_chunk}
+    dense = {c: parts[c] * line["dense"] for c, line in by_chunk.items()}
+    step = {c: line["step"] for c, line in by_chunk.items()}
+    ratio = {c: line["dense"] / line["published"] for c, line in by_chunk.items()}
     lines: list[list[TableCell | str]] = []
-    for chunk in sorted({*reported, *found}):
+    for chunk in sorted({*reported, *by_chunk}):
         ours: list[TableCell | str] = [NOT_RUN] * 3
-        if chunk in found:
-            rounds = f"{found[chunk]['timed']} of {found[chunk]['rounds']} rounds"
+        if chunk in by_chunk:
+            rounds = f"{by_chunk[chunk]['timed']} of {by_chunk[chunk]['rounds']} rounds"
             timed = f"1 of {parts[chunk]} chunks, {rounds} timed"
             ours = [TableCell(f"{dense[chunk]:,.0f}", timed), f"{step[chunk]:.1f}", f"{ratio[chunk]:,.0f}"]
         lines.append([f"{chunk:,}", f"{reported[chunk]:g}" if chunk in reported else "", *ours])
     lines.append(["growth", *(_growth(each) for each in (reported, dense, step, ratio))])
-    size = f"{record['columns']:,} columns, {record['rows']} rows, " if found else ""
+    size = f"{record['columns']:,} columns, {record['rows']} rows, " if by_chunk else ""
     title = f"seconds of FILTERING in a training step, by chunk size; measured: {size}one core of a CPU"
     titles = ["paper (V100)", "C×C in each round", "n×n, the same answer", "C×C over Algorithm 3, one chunk"]
     return Grid(title, ["C", *titles], lines)
