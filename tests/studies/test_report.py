@@ -78,9 +78,10 @@ def results(tmp_path: Path) -> Path:
     rules = ("filtering, C×C", "filtering, n×n", "published", "randeigen")
     chunks = [{"rule": rule, "chunk": c, "seconds": c / 1e6} for rule in rules for c in (125, 250)]
     write_record(out / "figure-2" / "figure-2.json", {"lines": lines, "by_chunk": chunks, "made": made})
-    lines = [chunk_line(1000, dense=0.4), chunk_line(9000, dense=360.0, timed=1)]
-    chunks = {"lines": lines, "columns": 18_000, "rows": 100, "made": made}
-    write_record(out / "chunks" / "chunks.json", chunks)
+    sizes = [chunk_line(1000, dense=0.4), chunk_line(9000, dense=360.0, timed=1)]
+    write_record(
+        out / "chunks" / "chunks.json", {"lines": sizes, "columns": 18_000, "rows": 100, "made": made}
+    )
     return out.parent
 
 
