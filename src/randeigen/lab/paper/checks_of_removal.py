@@ -172,8 +172,8 @@ def removal(rng: Generator) -> list[Check]:
             f"{beyond} of {ROWS - m}",
             f"{eps * (ROWS - m):.1f}",
             None if beyond <= eps * (ROWS - m) else False,
-            "Vacuous, since true of all rows: by Chebyshev no more than eps²/80 of any lie beyond 2δ/eps, the lemma gives "
-            "eps for 3e-5.",
+            "Vacuous, since true of all rows: by Chebyshev no more than eps²/80 of any lie beyond 2δ/eps, "
+            "the lemma gives eps for 3e-5.",
             times(80 / eps) + ", of any rows",
         ),
         Check(
