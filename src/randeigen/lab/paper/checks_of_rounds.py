@@ -1,5 +1,4 @@
-"""The paper's statements about the rounds of Algorithms 3 and 4 as numerical checks: how many, how they "
-"end."""
+"""The paper's statements about the rounds of Algorithms 3 and 4 as checks: how many, how they end."""
 
 from __future__ import annotations
 
