@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import time
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,18 @@ from typer.testing import CliRunner
 
 from randeigen.cli.app import app
 from randeigen.lab.paper.cells import EXPERIMENTS, Cell, chosen
+from randeigen.lab.paper.claims import Claim
 from randeigen.lab.paper.collect import Records
 from randeigen.lab.paper.figures import figure_3
-from randeigen.lab.paper.prose import prose_table
+from randeigen.lab.paper.prose import CHECKS, prose_table
 from randeigen.lab.paper.record_text import write_record
-from randeigen.lab.paper.report import markdown_parts, sentences, write_report
+from randeigen.lab.paper.report import LEGEND, markdown_parts, sentences, write_report
+from randeigen.lab.paper.reported_numbers import rows
 from randeigen.lab.paper.tables import beside
 from randeigen.lab.paper.training import Job
+from studies.documents import redrawn
 
+ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -73,7 +78,16 @@ def results(tmp_path: Path) -> Path:
     rules = ("filtering, C×C", "filtering, n×n", "published", "randeigen")
     chunks = [{"rule": rule, "chunk": c, "seconds": c / 1e6} for rule in rules for c in (125, 250)]
     write_record(out / "figure-2" / "figure-2.json", {"lines": lines, "by_chunk": chunks, "made": made})
+    sizes = [chunk_line(1000, dense=0.4), chunk_line(9000, dense=360.0, timed=1)]
+    write_record(
+        out / "chunks" / "chunks.json", {"lines": sizes, "columns": 18_000, "rows": 100, "made": made}
+    )
     return out.parent
+
+
+def chunk_line(chunk: int, dense: float, timed: int = 40, published: float = 0.02) -> dict[str, float]:
+    seconds = {"dense": dense, "published": published, "randeigen": 0.01, "step": 0.5}
+    return {"chunk": chunk, "rounds": 40, "timed": timed, **seconds}
 
 
 def test_a_cell_is_compared_with_the_unattacked_mean_of_its_own_seed_and_length(results: Path) -> None:
@@ -146,20 +160,116 @@ def test_an_earlier_study_stands_in_where_a_cell_was_not_run(results: Path) -> N
     assert "earlier study" in page.read_text()
 
 
-def test_a_claim_in_prose_is_answered_by_the_records_or_said_not_to_be_run(results: Path) -> None:
-    def verdicts() -> dict[str, tuple[str, Any]]:
-        lines = prose_table(Records(results)).lines
-        return {str(line[0]): (line[2].text, line[3]) for line in lines if not isinstance(line[2], str)}
+def verdicts(results: Path) -> dict[str, tuple[str, Any]]:
+    """The verdict on each claim and what was measured, by where the paper has it and what it says."""
+    lines = prose_table(Records(results)).lines
+    return {str(line[0]): (line[2].text, line[3]) for line in lines if not isinstance(line[2], str)}
 
+
+def test_a_claim_in_prose_is_answered_by_the_records_or_said_not_to_be_run(results: Path) -> None:
     claim = "drop in accuracy without attack (all configurations)"
-    assert verdicts()[claim] == ("not run", "")
+    assert verdicts(results)[claim] == ("not run", "")
     for seed in (0, 1, 2):
         put(results / "paper", cell("mnist/none/randeigen"), seed, 50, 0.94)
-    assert verdicts()[claim] == ("holds", "mnist, randeigen 0.6")
+    assert verdicts(results)[claim] == ("holds", "mnist, randeigen 0.6")
     for seed in (0, 1, 2):
         put(results / "paper", cell("mnist/none/randeigen"), seed, 100, 0.92)
-    assert verdicts()[claim] == ("not here", "mnist, randeigen 2.6")
-    assert verdicts()["faster than FILTERING (d = 1000)"][0] == "not run"
+    assert verdicts(results)[claim] == ("not here", "mnist, randeigen 2.6")
+    for seed in (0, 1, 2):
+        put(results / "paper", cell("mnist/none/randeigen"), seed, 100, 0.94)
+        put(results / "paper", cell("sst2/none/none", "table:sst2"), seed, 20, 0.82)
+        put(results / "paper", cell("sst2/none/randeigen", "table:sst2"), seed, 20, 0.79)
+    assert verdicts(results)[claim] == ("not here", "mnist, randeigen 0.6; sst2, randeigen 3.0")
+
+
+def test_every_claim_of_the_paper_has_a_line_and_none_waits_for_a_record() -> None:
+    assert set(CHECKS) == {row["id"] for row in rows("claims")}
+    found = prose_table(Records(ROOT / "results")).lines
+    assert len(found) == len(rows("claims")) == 28
+    assert [line[0] for line in found if isinstance(line[2], str) or line[2].text == "not run"] == []
+    assert [line[0] for line in found if not line[3]] == [], "each says what was measured, or why nothing was"
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "number", "allowed"),
+    [
+        ("~", "15", 15.9, True),
+        ("~", "15", 140, False),  # more than was claimed is not what was claimed
+        ("~", "15", 5, False),
+        (">", "300", 301, True),
+        (">", "300", 300, False),
+        ("<=", "2", 2, True),
+        ("<", "2", 2, False),
+        ("=", "10", 8, False),
+    ],
+)
+def test_a_claim_is_judged_by_what_it_says(op: str, value: str, number: float, allowed: bool) -> None:
+    assert Claim("", "", op, value, "", "", "").allows(number) == allowed
+
+
+def test_a_speedup_is_judged_at_the_size_of_which_it_speaks(results: Path) -> None:
+    small, large, nine = (f"faster than FILTERING ({d})" for d in ("d = 1000", "d > 8000", "about d = 9000"))
+    path = results / "paper" / "chunks" / "chunks.json"
+
+    def write(*lines: dict[str, float]) -> dict[str, tuple[str, Any]]:
+        write_record(path, {"lines": list(lines), "columns": 18_000, "rows": 100})
+        return verdicts(results)
+
+    at_once = write(chunk_line(1000, dense=0.4), chunk_line(2000, dense=16.0))
+    assert at_once[small][0] == "holds", "20 is about 15"
+    for claim in (large, nine):
+        verdict, text = at_once[claim]
+        assert verdict == "not measured", "800 at C = 2,000 says nothing of 8,000"
+        assert text.startswith("not measured there; 800 at C = 2,000")
+    late = write(chunk_line(1000, dense=4.0), chunk_line(9000, dense=360.0, timed=1))
+    assert late[small][0] == "not here", "200 is not about 15"
+    assert [late[claim][0] for claim in (large, nine)] == ["holds", "holds"]
+    assert "18,000 at C = 9,000 (C×C, 1 of 40 rounds timed)" in late[nine][1]
+    assert write(chunk_line(9000, dense=4.0))[nine][0] == "not here"
+    at_12000 = write(chunk_line(12_000, dense=360.0))
+    assert [at_12000[claim][0] for claim in (large, nine)] == ["holds", "not measured"]
+    path.unlink()
+    (results / "paper" / "figure-2" / "figure-2.json").unlink()
+    assert verdicts(results)[small][0] == "not run"
+
+
+@pytest.mark.parametrize(("megabytes", "verdict"), [(29.0, "holds"), (31.0, "not here")])
+def test_memory_of_filtering_is_that_of_its_record(megabytes: float, verdict: str, results: Path) -> None:
+    line = {"n": 100, "d": 320_000, "extra_mb": megabytes}
+    cells = [line | {"rule": "chunked-filtering"}, line | {"rule": "randeigen", "extra_mb": 900.0}]
+    (results / "surface-h200.json").write_text(json.dumps({"cells": cells}))
+    found = verdicts(results)["GPU memory of FILTERING and NO-REGRET (C = 1000)"]
+    assert found[0] == verdict
+    assert found[1].startswith(f"{megabytes / 1e3:.2g} GB")
+
+
+def test_what_holds_on_other_data_is_not_said_to_hold(results: Path) -> None:
+    for eps in ("0", "0.33"):
+        for attack in ("dba", "mra", "tma", "hidra", "mpa"):
+            put(results / "paper", cell(f"digits/{attack}@{eps}/randeigen", "figure:3-small"), 0, 20, 0.947)
+    verdict, text = verdicts(results)["similar results (all attacks)"]
+    assert verdict == "not measured"
+    assert text.startswith("not measured above 0.20 on the paper's tasks; on digits, up to 0.33")
+
+
+def test_seconds_by_chunk_size_are_shown_as_reported_and_as_measured(results: Path) -> None:
+    lines = [line.split(" | ") for line in markdown_parts(results)["chunks"].splitlines() if "|" in line]
+    at = {line[0].strip("| "): line[1:] for line in lines[2:]}
+    assert [at[c][0] for c in ("1,000", "2,000", "3,000", "4,000", "5,000")] == [
+        "35",
+        "77",
+        "112",
+        "172",
+        "263",
+    ]
+    assert at["1,000"][1:3] == ["7 (1 of 18 chunks, 40 of 40 rounds timed)", "0.5"], "18 chunks of 0.4 s"
+    assert at["9,000"][1] == "720 (1 of 2 chunks, 1 of 40 rounds timed)", "2 chunks of 360 s"
+    assert at["9,000"][3].startswith("18,000")
+    assert at["3,000"][1] == "not run"
+    assert at["growth"][0] == "C^1.2", "the paper's own seconds do not grow as C²"
+    assert at["growth"][3].startswith("C^3.1")
+    write_report(results, results / "page.html")
+    assert "C×C, larger chunks" in (results / "page.html").read_text(), "the figure of the ratio has them too"
 
 
 def test_the_page_links_every_number_to_a_record_that_is_there_and_names_its_command(results: Path) -> None:
@@ -187,6 +297,52 @@ def test_the_same_tables_are_markdown(results: Path) -> None:
     for part in parts.values():
         widths = {line.count("|") for line in part.splitlines() if line.startswith("|")}
         assert len(widths) <= 2
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "asr", "marked"),
+    [
+        (0.945, 0.049, False),  # as the paper has it: 92.1 / 4.9, unattacked 94.5
+        (0.945, 0.585, True),  # the attack succeeds far more often
+        (0.945, 0.098, False),
+        (0.85, 0.049, True),
+    ],
+)
+def test_a_baseline_is_marked_by_its_attack_success_as_by_its_accuracy(
+    accuracy: float, asr: float, marked: bool, results: Path
+) -> None:
+    put(results / "paper", cell("mnist/mra/filtering"), 0, 100, accuracy, asr=asr)
+    (number,) = re.findall(
+        rf"(\*?{100 * accuracy:.1f} / {100 * asr:.1f}\*?) ", markdown_parts(results)["images"]
+    )
+    assert number.startswith("*") == marked
+    write_report(results, results / "page.html")
+    (colour,) = re.findall(
+        rf"<td([^>]*)><a [^>]*>{100 * accuracy:.1f} / {100 * asr:.1f}<", (results / "page.html").read_text()
+    )
+    assert ('class="near"' in colour) == marked
+
+
+def test_a_baseline_far_below_the_reported_success_is_marked_too(results: Path) -> None:
+    put(results / "paper", cell("mnist/mpa/filtering"), 0, 100, 0.945, asr=0.0)
+    assert "*94.5 / 0.0* (paper 93.8 / 30.0" in markdown_parts(results)["images"]
+    put(results / "paper", cell("mnist/mpa/no-regret"), 0, 100, 0.5, asr=1.0)
+    assert "| 50.0 / 100.0 (unattacked" in markdown_parts(results)["images"], "the paper has no such cell"
+
+
+def test_the_tables_of_the_document_are_those_of_the_records() -> None:
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    assert redrawn(text, markdown_parts(ROOT / "results")) == text, "python -m studies.reproduce --redraw"
+
+
+def test_both_pages_say_how_baselines_are_marked(results: Path) -> None:
+    rule = "or attack success is more than five points from the paper's, either way"
+    assert rule in " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    assert rule.replace("or attack success is", "or an attack success") in LEGEND
+    write_report(results, results / "page.html")
+    assert escape(LEGEND) in (results / "page.html").read_text().replace("<code>", "`").replace(
+        "</code>", "`"
+    )
 
 
 def test_the_command_takes_a_folder_of_records_and_replaces_nothing_unasked(
@@ -260,11 +416,16 @@ def report(folder: Path) -> tuple[int, str]:
 DAMAGED = {
     "federations.json": ['{"cells":[{}]}', '{"cells":{}}', '{"cells":[{"cell":{},"history":[1]}]}'],
     "language.json": ['{"cells":[{}]}', '{"cells":[1]}'],
+    "surface-h200.json": ['{"cells":[]}', '{"cells":[{"rule":"median","n":4,"d":9}]}'],
     "cost-h200.json": ['{"growth":[]}', '{"timings":[{"rule":"randeigen"}],"growth":[]}'],
     "paper/theorems/theorems.json": ['{"checks":[{"id":"bias"}]}', '{"checks":[1]}', '{"checks":"x"}'],
     "paper/figure-2/figure-2.json": [
         '{"lines":[],"by_chunk":[]}',
         '{"lines":[{"rule":"published","d":10,"seconds":1}],"by_chunk":[]}',
+    ],
+    "paper/chunks/chunks.json": [
+        '{"columns":9,"rows":9,"lines":[]}',
+        '{"columns":9,"rows":9,"lines":[{"chunk":9}]}',
     ],
     "paper/table-prior-work/table-prior-work.json": ['{"lines":[{"rule":"mean","d":"ten"}]}'],
     "paper/figure-1/planes.json": ['{"panels":[{"attack":"hidra"}]}', '{"panels":{"hidra":1}}'],

@@ -17,13 +17,13 @@ from randeigen.lab import FederatedRecord
 from randeigen.lab.paper import cells, training
 from randeigen.lab.paper.cells import EXPERIMENTS, chosen
 from randeigen.lab.paper.certificate_over_training import certificate_over_training
+from randeigen.lab.paper.chunk_times import filtering_by_chunk
 from randeigen.lab.paper.growth import attacked_rows, dense_filtering, figure_2, table_1
 from randeigen.lab.paper.planes import QUIET_ROUNDS, planes
 from randeigen.lab.paper.poison_projections import poison_projections
 from randeigen.lab.paper.record_of_cell import check_is_record_of
 from randeigen.lab.paper.record_text import as_lines, short
 from randeigen.lab.paper.reported_numbers import rows, table
-from randeigen.lab.paper.theorems import checks
 from randeigen.lab.paper.training import Job, run_job
 from randeigen.rules import ZhuFiltering
 from studies import reproduce
@@ -205,15 +205,6 @@ def test_numbers_of_a_record_are_short(tmp_path: Path) -> None:
     assert json.loads(text) == {"spec": {"a": 1}, "history": [{"round": 1}, {"round": 2}]}
 
 
-def test_every_statement_of_the_paper_is_checked_and_the_wrong_ones_are_named() -> None:
-    found = {check.id: check for check in checks(quick=True)}
-    assert {row["id"] for row in rows("theorems")} <= set(found)
-    wrong = {name for name, check in found.items() if check.holds is False}
-    assert wrong == {"helper", "power-vector"}
-    assert "Vacuous" in found["stability"].note
-    assert all(check.note for check in found.values() if check.holds is not True)
-
-
 def test_time_and_bias_of_table_one_are_measured_against_d() -> None:
     record = table_1(columns=(10, 1000))
     bias = {(line["rule"], line["d"]): line["bias"] for line in record["lines"]}
@@ -233,6 +224,15 @@ def test_filtering_with_decompositions_of_the_columns_is_filtering() -> None:
     record = json.loads((ROOT / "results/paper/figure-2/figure-2.json").read_text())["by_chunk"]
     seconds = {line["chunk"]: line["seconds"] for line in record if line["rule"] == "filtering, C×C"}
     assert seconds[2000] > 100 * seconds[125]
+
+
+def test_one_round_of_large_chunks_stands_for_all_of_them_and_the_record_says_so() -> None:
+    record = filtering_by_chunk(chunks=(60, 600), columns=1_200, all_rounds=100)
+    small, large = record["lines"]
+    assert (small["timed"], small["rounds"], large["timed"], large["rounds"]) == (40, 40, 1, 40)
+    again = filtering_by_chunk(chunks=(600,), columns=1_200, all_rounds=600)["lines"][0]
+    assert again["timed"] == 40
+    assert 0.2 < large["dense"] / again["dense"] < 5, "seconds are those of all rounds"
 
 
 def test_poisoned_gradients_of_the_first_step_are_projected() -> None:

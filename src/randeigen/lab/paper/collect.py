@@ -14,7 +14,7 @@ from typing import Any
 
 from randeigen.errors import BadFile
 from randeigen.lab.paper.cells import EXPERIMENTS, NONE_DBA, POISONS, Cell, experiment, in_table
-from randeigen.lab.paper.file_checks import check_study, checked_measurement, extra_memory
+from randeigen.lab.paper.file_checks import check_study, checked_measurement, costs_of_shapes, extra_memory
 from randeigen.lab.paper.measurements import MEASUREMENTS, Measurement
 from randeigen.lab.paper.other_studies import IMAGES, LANGUAGE, Key, Run, other_runs
 from randeigen.lab.record_checks import check_history, checked_run, read_json
@@ -22,6 +22,7 @@ from randeigen.lab.record_files import described
 from randeigen.lab.tidy import Interval, interval
 
 MEMORY = "cost-h200.json"  # what aggregations on a GPU cost
+SURFACE = "surface-h200.json"  # the same of all rules and shapes
 BEYOND = {
     "wrong-eps": "The true fraction is 0.2; the rules assume another one",
     "unlike-clients": "Clients are unlike: Dirichlet(0.3)",
@@ -155,6 +156,11 @@ class Records:
         """Megabytes beside rows and answer that the default took on a GPU; None where it was not run."""
         path = self.folder / MEMORY
         return extra_memory(path) if path.is_file() else None
+
+    def surface(self) -> list[dict[str, Any]] | None:
+        """What aggregations of all rules and shapes cost on a GPU; None where it was not run."""
+        path = self.folder / SURFACE
+        return costs_of_shapes(path) if path.is_file() else None
 
     def _is_empty(self) -> bool:
         """Whether no file is one that a table or a figure shows."""

@@ -56,11 +56,13 @@ def figure_2(records: Records) -> list[str]:
     ratio = [by_chunk["filtering, C×C", c] / by_chunk["published", c] for c in chunks]
     ours = [by_chunk["filtering, n×n", c] / by_chunk["randeigen", c] for c in chunks]
     unit = ratio[-1] / (chunks[-1] ** 2 / math.log(chunks[-1]))
-    b = [
-        Series("C×C / printed", chunks, ratio),
-        Series("n×n / default", chunks, ours),
-        Series("C²/ln d", chunks, [unit * c**2 / math.log(c) for c in chunks]),
-    ]
+    b = [Series("C×C / printed", chunks, ratio), Series("n×n / default", chunks, ours)]
+    if larger := records.measurement("chunks"):
+        lines = larger["lines"]
+        sizes = [line["chunk"] for line in lines]
+        b.append(Series("C×C, larger chunks", sizes, [line["dense"] / line["published"] for line in lines]))
+        chunks = sorted({*chunks, *sizes})
+    b.append(Series("C²/ln d", chunks, [unit * c**2 / math.log(c) for c in chunks]))
     return [
         chart("2a: CPU seconds of RandEigen, n = 100", a, Axis("d", "log"), Axis("seconds", "log")),
         chart("2b: FILTERING over RandEigen, d = C", b, Axis("C", "log"), Axis("ratio", "log")),

@@ -26,6 +26,7 @@ from randeigen.lab.record_checks import (
 )
 
 TEXT: Kind = is_text, "a string"
+YES_OR_NO: Kind = (lambda value: isinstance(value, bool)), "true or false"
 POSITIVE: Kind = is_positive, "a number above 0"
 SIZE: Kind = (lambda value: is_count(value) and value >= 2, "a whole number from 2")
 LINES: Kind = (lambda value: isinstance(value, list) and bool(value), "a list of lines")
@@ -56,8 +57,9 @@ def _theorems(path: Path, content: dict[str, Any], name: str) -> None:
     holds: Kind = or_none(lambda value: isinstance(value, bool)), "true, false or null"
     kinds = {"id": TEXT, "measured": TEXT, "bound": TEXT, "holds": holds}
     for one in check_lines(path, content, "checks", kinds, name):
-        if "note" in one:
-            check_entry(path, one, "note", TEXT, "a check", name)
+        for key, kind in (("note", TEXT), ("room", TEXT), ("regime", YES_OR_NO)):
+            if key in one:
+                check_entry(path, one, key, kind, "a check", name)
 
 
 def _prior_work(path: Path, content: dict[str, Any], name: str) -> None:
@@ -75,6 +77,15 @@ def _figure_2(path: Path, content: dict[str, Any], name: str) -> None:
         for value in sorted({line[size] for line in lines}):
             if absent := [rule for rule in rules if (rule, value) not in pairs]:
                 raise damaged(path, f"{key} has no {absent[0]} at {size} = {value}", name)
+
+
+def _chunks(path: Path, content: dict[str, Any], name: str) -> None:
+    for key in ("columns", "rows"):
+        check_entry(path, content, key, SIZE, "the record", name)
+    kinds = {"chunk": SIZE, "rounds": ORDER, "timed": ORDER}  # of how many rounds, how many were timed
+    seconds = dict.fromkeys(("dense", "published", "randeigen", "step"), POSITIVE)
+    if not check_lines(path, content, "lines", {**kinds, **seconds}, name):
+        raise damaged(path, "its lines are empty", name)
 
 
 def _figure_1(path: Path, content: dict[str, Any], name: str) -> None:
@@ -96,6 +107,7 @@ CHECKS: Mapping[str, Callable[[Path, dict[str, Any], str], None]] = {
     "table:prior-work": _prior_work,
     "figure:1": _figure_1,
     "figure:2": _figure_2,
+    "chunks": _chunks,
     "figure:5": _figure_5,
     "certificate": _certificate,
     "theorems": _theorems,
@@ -149,3 +161,14 @@ def extra_memory(path: Path) -> list[float]:
     if not of:
         raise damaged(path, "it has no timing of randeigen", what)
     return [line["extra_mb"] for line in of]
+
+
+def costs_of_shapes(path: Path) -> list[dict[str, Any]]:
+    """The lines of a record of what aggregations cost, of all rules and shapes."""
+    what = "what aggregations of all shapes cost"
+    content = check_parts(path, read_json(path, what), (), what)
+    kinds = {"rule": TEXT, "n": SIZE, "d": SIZE, "extra_mb": NUMBER}
+    lines = check_lines(path, content, "cells", kinds, what)
+    if not lines:
+        raise damaged(path, "it has no cells", what)
+    return lines

@@ -76,7 +76,7 @@ def table_1(
             bias = float(np.mean(off))
             relative = bias / math.sqrt(spread)
             lines.append({"rule": name, "d": d, "seconds": seconds, "bias": bias, "relative": relative})
-    return _record("table:prior-work", lines, began) | {"rows": ROWS, "eps": EPS}
+    return measurement_record("table:prior-work", lines, began) | {"rows": ROWS, "eps": EPS}
 
 
 def _bias(rows: Array, honest: Array, rule: Rule, seed: int) -> float:
@@ -131,7 +131,7 @@ def figure_2(
             {"rule": name, "chunk": chunk, "seconds": best_seconds(partial(call, piece))}
             for name, call in calls.items()
         ]
-    return _record("figure:2", a, began) | {"by_chunk": b, "rows": ROWS, "eps": STEP_EPS}
+    return measurement_record("figure:2", a, began) | {"by_chunk": b, "rows": ROWS, "eps": STEP_EPS}
 
 
 def best_seconds(call: Callable[[], Any]) -> float:
@@ -156,7 +156,8 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-300)), 1)[0])
 
 
-def _record(name: str, lines: list[dict[str, Any]], began: float) -> dict[str, Any]:
+def measurement_record(name: str, lines: list[dict[str, Any]], began: float) -> dict[str, Any]:
+    """The record of the measurement of this name, which began at this time.monotonic()."""
     provenance = {"command": f"randeigen reproduce {name}", "commit": commit(), "seed": 0}
     provenance["seconds"] = round(time.monotonic() - began, 2)
     return {"lines": lines, "versions": versions() | machine(), "made": provenance}

@@ -43,6 +43,12 @@ def _figure_2(device: str, say: Say) -> dict[str, Any]:
     return figure_2(say)
 
 
+def _chunks(device: str, say: Say) -> dict[str, Any]:
+    from randeigen.lab.paper.chunk_times import filtering_by_chunk
+
+    return filtering_by_chunk(say)
+
+
 def _table_1(device: str, say: Say) -> dict[str, Any]:
     from randeigen.lab.paper.growth import table_1
 
@@ -66,6 +72,7 @@ MEASUREMENTS = {
     "table:prior-work": Measurement("Table 1: growth of time and bias with d", _table_1),
     "figure:1": Measurement("Figures 1 and 5c: updates of one round on their principal directions", _planes),
     "figure:2": Measurement("Figure 2: time against d, and FILTERING over RandEigen against C", _figure_2),
+    "chunks": Measurement("Seconds of FILTERING by chunk size, to C = 9,000", _chunks),
     "figure:5": Measurement("Figure 5a, b: poisoned gradients of the first step", _poisons),
     "certificate": Measurement("Beyond the paper: the certificate beside the true bias", _certificate),
     "theorems": Measurement("Every statement that can be tested numerically", _theorems),

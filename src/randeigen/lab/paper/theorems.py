@@ -7,22 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from randeigen.lab.paper.checks_of_removal import Check, bias, endings, removal, stability
-from randeigen.lab.paper.checks_of_sketch import moments, power_iteration, projections
+from randeigen.lab.paper.checks_of_removal import Check, bias, removal, stability
+from randeigen.lab.paper.checks_of_rounds import endings, rounds
+from randeigen.lab.paper.checks_of_sketch import (
+    COLUMNS,
+    QUICK_COLUMNS,
+    moments,
+    power_iteration,
+    projections,
+)
 from randeigen.provenance import commit, versions
 
 
 def checks(quick: bool = False, seed: int = 0) -> list[Check]:
-    """Every statement of theorems.csv; `quick` runs fewer clouds."""
+    """Every statement of theorems.csv; `quick` runs fewer clouds and narrower rows."""
     rng = np.random.default_rng(seed)
     return [
         *bias(quick),
         stability(rng),
-        *projections(rng),
+        *projections(rng, QUICK_COLUMNS if quick else COLUMNS),
         moments(rng),
         *power_iteration(rng),
         *removal(rng),
-        *endings(quick),
+        rounds(rng, quick),
+        *endings(rng, quick),
     ]
 
 
