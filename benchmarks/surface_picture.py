@@ -21,22 +21,28 @@ ROWS = (("up to 128 rows", 1, 128), ("129 to 1,000 rows", 129, 1000), ("more row
 
 def redraw(root: Path, records: Mapping[str, Path]) -> int:
     """Pictures and table of docs/costs.md, of the records that are there; 1 if there are none."""
-    parts, found = [], {device: path for device, path in records.items() if path.exists()}
-    surfaces = {device: json.loads(path.read_text()) for device, path in found.items()}
+    found = {device: path for device, path in records.items() if path.exists()}
     for device, path in found.items():
-        record = surfaces[device]
-        picture = path.with_suffix(".png").name
-        draw(
-            root / "docs" / picture,
-            record["cells"],
-            f"{TITLES[device]}: what robustness costs, in plain means",
-        )
-        parts += [f"## {TITLES[device]}", sentence(record, path), f"![Cost surface]({picture})"]
-        parts.append(table(record["cells"]))
-    if found:
-        redraw_document(root / "docs/costs.md", {"surface": "\n\n".join(parts)})
-        redraw_document(root / "README.md", {"surface": ranges(surfaces)})
+        picture = root / "docs" / path.with_suffix(".png").name
+        draw(picture, read(path)["cells"], f"{TITLES[device]}: what robustness costs, in plain means")
+    for page, text in pages(found).items() if found else ():
+        redraw_document(root / page, {"surface": text})
     return 0 if found else 1
+
+
+def read(path: Path) -> Any:
+    """A record of the surface."""
+    return json.loads(path.read_text())
+
+
+def pages(records: Mapping[str, Path]) -> dict[str, str]:
+    """What the pages say of these records, by the page's name."""
+    surfaces = {device: read(path) for device, path in records.items()}
+    parts = []
+    for device, path in records.items():
+        parts += [f"## {TITLES[device]}", sentence(surfaces[device], path)]
+        parts += [f"![Cost surface]({path.with_suffix('.png').name})", table(surfaces[device]["cells"])]
+    return {"docs/costs.md": "\n\n".join(parts), "README.md": ranges(surfaces)}
 
 
 def ranges(records: Mapping[str, Mapping[str, Any]]) -> str:

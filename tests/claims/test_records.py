@@ -117,6 +117,15 @@ def test_the_tables_of_digits_are_those_of_the_record() -> None:
         assert f"<!-- {name} -->\n{text}\n<!-- end -->" in page
 
 
+def test_the_tables_of_costs_are_those_of_the_records() -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.cost_surface import RECORDS as SURFACES
+    from benchmarks.surface_picture import pages
+
+    for page, text in pages(SURFACES).items():
+        assert f"<!-- surface -->\n{text}\n<!-- end -->" in (ROOT / page).read_text(), page
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["mean", "randeigen"])
 def test_a_cell_of_digits_comes_out_again_to_the_bit(rule: str) -> None:

@@ -222,6 +222,14 @@ def test_intervals_of_many_seeds_are_students_too(n: int, t: float) -> None:
     assert half == pytest.approx(t * statistics.stdev(values) / n**0.5, rel=3e-4)
 
 
+def test_a_series_has_its_colour_whether_or_not_another_has_points() -> None:
+    empty, line = Series("none", [], []), Series("all", [1, 2], [1, 2])
+    alone = chart("t", [empty, line], Axis("x"), Axis("y"))
+    assert "none" not in alone
+    assert 'class="c1"' in alone
+    assert 'class="c0"' not in alone
+
+
 def test_charts_leave_out_what_an_axis_cannot_show() -> None:
     drawn = chart("t", [Series("a<b", [1, 10, -1, float("nan")], [1, 2, 3, 4])], Axis("x", "log"), Axis("y"))
     assert "nan" not in drawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Literal, TypeAlias
 
@@ -12,7 +13,7 @@ Scale: TypeAlias = Literal["linear", "log", "symlog"]
 
 WIDTH, HEIGHT = 380, 270
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 36, 62  # margins: labels, title, the legend under the axis
-CHARACTER, LINE, KEY = 7.6, 18, 22  # of the legend: widths of a letter and of what is before a name, height
+CHARACTER, LINE, KEY = 7.6, 18, 24  # of the legend: widths of a letter and of what is before a name, height
 COLOURS = 7  # classes c0 to c6 in STYLE
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "1 3", "10 4", "4 1")
 SYMLOG_DECADES = 3.0  # of the largest magnitude that a signed logarithmic axis shows; the rest is linear
@@ -23,7 +24,8 @@ STYLE = """
 .chart text { fill: var(--ink) } .chart .soft { fill: var(--soft) }
 .chart .grid { stroke: var(--line); stroke-width: 1 } .chart .axis { stroke: var(--soft); stroke-width: 1 }
 .chart path { fill: none; stroke-width: 2 } .chart .mark { stroke-width: 1.2; fill-opacity: .55 }
-.chart .bar { fill-opacity: .55; stroke-width: 1 } .chart .band { stroke: none; fill-opacity: .16 }
+.chart .bar, .chart .key { fill-opacity: .55; stroke-width: 1 }
+.chart .band { stroke: none; fill-opacity: .16 }
 .c0 { stroke: #0072b2; fill: #0072b2 } .c1 { stroke: #d55e00; fill: #d55e00 }
 .c2 { stroke: #009e73; fill: #009e73 } .c3 { stroke: #cc79a7; fill: #cc79a7 }
 .c4 { stroke: #e69f00; fill: #e69f00 } .c5 { stroke: #56b4e9; fill: #56b4e9 }
@@ -57,16 +59,16 @@ class Axis:
 def chart(
     title: str, series: Sequence[Series], x: Axis, y: Axis, width: int = WIDTH, height: int = HEIGHT
 ) -> str:
-    """Lines and marks over two axes."""
-    usable = [_usable(one, x, y) for one in series]
-    usable = [one for one in usable if one.x]
+    """Lines and marks over two axes. One that has no point here leaves the colours of the others alone."""
+    usable = {index: shown for index, one in enumerate(series) if (shown := _usable(one, x, y)).x}
     if not usable:
         return _empty(title, width, height)
-    to_x, ticks_x = _axis(x, [v for one in usable for v in one.x], LEFT, width - RIGHT)
-    to_y, ticks_y = _axis(y, [v for one in usable for v in _interval_ends(one)], height - BOTTOM, TOP)
+    to_x, ticks_x = _axis(x, [v for one in usable.values() for v in one.x], LEFT, width - RIGHT)
+    ends = [v for one in usable.values() for v in _interval_ends(one)]
+    to_y, ticks_y = _axis(y, ends, height - BOTTOM, TOP)
     parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
     size = width - LEFT - RIGHT, height - TOP - BOTTOM
-    for index, one in enumerate(usable):
+    for index, one in usable.items():
         colour = f"c{index % COLOURS}"
         points = [(to_x(a), to_y(b)) for a, b in zip(one.x, one.y, strict=True)]
         if one.half_widths is not None and len(points) > 1:
@@ -79,11 +81,9 @@ def chart(
             )
         else:
             line = " ".join(f"{'L' if i else 'M'}{a:.1f} {b:.1f}" for i, (a, b) in enumerate(points))
-            dash = DASHES[index % len(DASHES)]
-            parts.append(
-                f'<path class="{colour}" d="{line}"' + (f' stroke-dasharray="{dash}"/>' if dash else "/>")
-            )
-    legend, height = _legend([one.name for one in usable], width, height)
+            parts.append(_line(index, line))
+    keys = {one.name: partial(_key_of_series, index, one) for index, one in usable.items()}
+    legend, height = _legend(keys, width, height)
     return _svg(title, [*parts, *legend], width, height)
 
 
@@ -117,7 +117,8 @@ def histogram(
             if share:
                 box = f'x="{low + i * step:.1f}" y="{to_y(share):.1f}" width="{step:.2f}"'
                 parts.append(f'<rect class="bar c{index}" {box} height="{to_y(0.0) - to_y(share):.1f}"/>')
-    legend, height = _legend(list(groups), width, height)
+    keys = {name: partial(_key_of_group, index) for index, name in enumerate(groups)}
+    legend, height = _legend(keys, width, height)
     return _svg(title, [*parts, *legend], width, height)
 
 
@@ -237,6 +238,11 @@ def _mark(index: int, colour: str, a: float, b: float) -> str:
     return f'<circle class="mark {colour}" cx="{a:.1f}" cy="{b:.1f}" r="3.2"/>'
 
 
+def _key_of_mark(index: int, x: float, y: float) -> str:
+    shape = "h8l-4 -7z" if index % 2 else "a4 4 0 1 0 8 0a4 4 0 1 0 -8 0"
+    return f'<path class="key c{index % COLOURS}" d="M{x + 5:.1f} {y + 3 * (index % 2):.1f}{shape}"/>'
+
+
 def _band(one: Series, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> str:
     halves = one.half_widths or ()
     up = [(to_x(a), to_y(b + h)) for a, b, h in zip(one.x, one.y, halves, strict=True)]
@@ -251,15 +257,34 @@ def _inside(part: str, size: tuple[int, int]) -> str:
     return f"<svg {box}>{part}</svg>"
 
 
-def _legend(names: Sequence[str], width: int, height: int) -> tuple[list[str], int]:
+def _line(index: int, path: str) -> str:
+    dash = DASHES[index % len(DASHES)]
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'<path class="c{index % COLOURS}" d="{path}"{dashed}/>'
+
+
+def _key_of_series(index: int, one: Series, x: float, y: float) -> str:
+    """What stands for a series in the legend: its mark, or a piece of its line."""
+    if one.marks:
+        return _key_of_mark(index, x, y)
+    return _line(index, f"M{x:.1f} {y:.1f}h19")
+
+
+def _key_of_group(index: int, x: float, y: float) -> str:
+    return f'<rect class="key c{index}" x="{x + 2:.1f}" y="{y - 5:.1f}" width="14" height="10"/>'
+
+
+def _legend(
+    keys: Mapping[str, Callable[[float, float], str]], width: int, height: int
+) -> tuple[list[str], int]:
     """The names under the axis, on as many lines as they need, and the height of the chart with them."""
     parts, x, y = [], 4.0, height - 10
-    for index, name in enumerate(names):
+    for name, key in keys.items():
         room = KEY + CHARACTER * len(name)
         if x > 4 and x + room > width:
             x, y = 4.0, y + LINE
-        parts.append(f'<rect class="c{index % COLOURS}" x="{x:.1f}" y="{y - 6}" width="14" height="4"/>')
-        parts.append(f'<text x="{x + KEY - 4:.1f}" y="{y}">{escape(name)}</text>')
+        parts.append(key(x, y - 4))
+        parts.append(f'<text x="{x + KEY:.1f}" y="{y}">{escape(name)}</text>')
         x += room + 8
     return parts, y + 10
 

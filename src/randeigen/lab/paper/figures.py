@@ -155,7 +155,6 @@ def certificate(records: Records) -> list[str]:
         series = []
         for key, name in names.items():
             known = [each for each in lines if each[key] > ROUNDING * each["certificate"]]
-            if known:
-                series.append(Series(name, [each["round"] for each in known], [each[key] for each in known]))
+            series.append(Series(name, [each["round"] for each in known], [each[key] for each in known]))
         figures.append(chart(panel["attack"], series, Axis("round", whole=True), Axis("distance", "log")))
     return figures
