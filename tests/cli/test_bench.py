@@ -160,3 +160,16 @@ class TestTheSurface:
         assert {"n", "d", "form", "means", "limit_ms", "misses"} <= set(record["cells"][0])
         assert "commit" in record["made_with"]
         assert "1 cells" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("core", ["SkylakeX", None])
+def test_bench_says_so_where_blas_leaves_avx512_unused(
+    core: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("typer")
+    from randeigen.cli.commands import bench as command
+
+    monkeypatch.setattr(command, "better_core", lambda: core)
+    command.bench(n=4, d=[50], repeats=1)
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("With OPENBLAS_CORETYPE=SkylakeX in the environment it may be faster." in said) == bool(core)

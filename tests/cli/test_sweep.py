@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 from randeigen.cli.app import app
 from randeigen.errors import BadFile, BadParameter, MissingExtra
 from randeigen.lab import Sweep, load, run_sweep
-from randeigen.lab.charts import Axis, Series, chart, histogram
+from randeigen.lab.chart_axes import Axis
+from randeigen.lab.charts import Series, chart, histogram
 from randeigen.lab.sweep_page import differing, grouped
 from randeigen.lab.tidy import interval, records
 

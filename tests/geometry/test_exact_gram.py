@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -326,6 +327,27 @@ def test_small_products_are_quick_where_openblas_has_kernels_for_the_processor(
     monkeypatch.setattr(openblas, "_openblas", named.get)
     monkeypatch.setattr(openblas, "kernels", openblas.kernels.__wrapped__)  # without what it remembers
     assert openblas.has_small_kernels.__wrapped__() is expected
+
+
+@pytest.mark.parametrize(
+    ("core", "missing", "expected"),
+    [
+        (b"Haswell", None, "SkylakeX"),
+        (b"Zen", None, "SkylakeX"),
+        (b"Haswell", "AVX512VL", None),
+        (b"SkylakeX", None, None),
+        (None, None, None),
+    ],
+)
+def test_kernels_that_leave_avx512_unused_are_known(
+    core: bytes | None, missing: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {} if core is None else {"get_corename": lambda: core}
+    features = {name: name != missing for name in openblas.AVX512_FEATURES}
+    monkeypatch.setattr(openblas, "_openblas", named.get)
+    monkeypatch.setattr(openblas, "_numpys_core", lambda: SimpleNamespace(__cpu_features__=features))
+    monkeypatch.setattr(openblas, "kernels", openblas.kernels.__wrapped__)  # without what it remembers
+    assert openblas.better_core.__wrapped__() == expected
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 64), (2, 48), (4, 4096), (7, 1000), (10, 60), (29, 64), (4, 33)])

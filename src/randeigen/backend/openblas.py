@@ -11,6 +11,9 @@ from typing import Any
 
 # Names by which OpenBLAS knows the processors for which it has kernels of small products.
 SMALL_KERNEL_CORES = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})
+# Those whose kernels are for AVX2: also what OpenBLAS takes on a processor that it does not know yet.
+AVX2_CORES = frozenset({"Haswell", "Zen"})
+AVX512_CORE, AVX512_FEATURES = "SkylakeX", ("AVX512F", "AVX512CD", "AVX512BW", "AVX512DQ", "AVX512VL")
 
 
 def thread_switches() -> tuple[Callable[[], int], Callable[[int], Any]]:
@@ -29,11 +32,15 @@ def _openblas(function: str) -> Any:
 
 def function_of_numpys_library(*names: str) -> Any:
     """The first of these that the libraries behind numpy have, or None."""
-    core = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
     with suppress(OSError, TypeError):
-        library = ctypes.CDLL(core.__file__)
+        library = ctypes.CDLL(_numpys_core().__file__)
         return next((getattr(library, name) for name in names if hasattr(library, name)), None)
     return None
+
+
+def _numpys_core() -> Any:
+    """The module in which numpy is compiled."""
+    return sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
 
 
 @cache
@@ -50,3 +57,11 @@ def kernels() -> str:
         return "unknown"
     name_of_core.restype = ctypes.c_char_p
     return (name_of_core() or b"unknown").decode()
+
+
+@cache
+def better_core() -> str | None:
+    """The processor whose kernels OpenBLAS could take here instead, where it leaves AVX-512 unused."""
+    features = getattr(_numpys_core(), "__cpu_features__", {})
+    has_avx512 = all(features.get(name) for name in AVX512_FEATURES)
+    return AVX512_CORE if has_avx512 and kernels() in AVX2_CORES else None

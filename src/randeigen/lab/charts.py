@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from typing import Literal, TypeAlias
 
-Scale: TypeAlias = Literal["linear", "log", "symlog"]
+from randeigen.lab.chart_axes import Axis, placed_on
 
 WIDTH, HEIGHT = 380, 270
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 36, 62  # margins: labels, title, the legend under the axis
 CHARACTER, LINE, KEY = 7.6, 18, 24  # of the legend: widths of a letter and of what is before a name, height
 COLOURS = 7  # classes c0 to c6 in STYLE
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "1 3", "10 4", "4 1")
-SYMLOG_DECADES = 3.0  # of the largest magnitude that a signed logarithmic axis shows; the rest is linear
 
 # Okabe and Ito's palette, distinct with any common colour blindness; black becomes white on dark paper.
 STYLE = """
@@ -44,28 +42,16 @@ class Series:
     half_widths: Sequence[float] | None = None
 
 
-@dataclass(frozen=True)
-class Axis:
-    """What an axis shows, from where to where."""
-
-    label: str
-    scale: Scale = "linear"
-    low: float | None = None
-    high: float | None = None
-    percent: bool = False
-    whole: bool = False  # whether its numbers are counts, such as rounds
-
-
 def chart(
     title: str, series: Sequence[Series], x: Axis, y: Axis, width: int = WIDTH, height: int = HEIGHT
 ) -> str:
     """Lines and marks over two axes. One that has no point here leaves the colours of the others alone."""
-    usable = {index: shown for index, one in enumerate(series) if (shown := _usable(one, x, y)).x}
+    usable = {index: one for index, one in enumerate(_usable(each, x, y) for each in series) if one.x}
     if not usable:
         return _empty(title, width, height)
-    to_x, ticks_x = _axis(x, [v for one in usable.values() for v in one.x], LEFT, width - RIGHT)
+    to_x, ticks_x = placed_on(x, [v for one in usable.values() for v in one.x], LEFT, width - RIGHT)
     ends = [v for one in usable.values() for v in _interval_ends(one)]
-    to_y, ticks_y = _axis(y, ends, height - BOTTOM, TOP)
+    to_y, ticks_y = placed_on(y, ends, height - BOTTOM, TOP)
     parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
     size = width - LEFT - RIGHT, height - TOP - BOTTOM
     for index, one in usable.items():
@@ -99,7 +85,7 @@ def histogram(
     values = [v for group in groups.values() for v in group if math.isfinite(v)]
     if not values:
         return _empty(title, width, height)
-    to_x, ticks_x = _axis(x, values, LEFT, width - RIGHT)
+    to_x, ticks_x = placed_on(x, values, LEFT, width - RIGHT)
     low, high = to_x(min(values)), to_x(max(values))
     step = max((high - low) / bins, 1e-9)
     shares = {}
@@ -110,7 +96,7 @@ def histogram(
         shares[name] = [count / max(len(group), 1) for count in counts]
     top = max(max(each) for each in shares.values())
     y = Axis("share of the group", low=0.0, high=top, percent=True)
-    to_y, ticks_y = _axis(y, [0.0, top], height - BOTTOM, TOP)
+    to_y, ticks_y = placed_on(y, [0.0, top], height - BOTTOM, TOP)
     parts = _frame(title, x, y, ticks_x, ticks_y, to_x, to_y, width, height)
     for index, each in enumerate(shares.values()):
         for i, share in enumerate(each):
@@ -140,60 +126,6 @@ def _usable(one: Series, x: Axis, y: Axis) -> Series:
 def _interval_ends(one: Series) -> list[float]:
     halves = one.half_widths or [0.0] * len(one.y)
     return [v + s * h for v, h in zip(one.y, halves, strict=True) for s in (-1, 1)]
-
-
-def _axis(
-    axis: Axis, values: Sequence[float], start: float, end: float
-) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
-    """Where a value goes, and the ticks."""
-    low = min(values) if axis.low is None else axis.low
-    high = max(values) if axis.high is None else axis.high
-    if axis.scale == "log":
-        values = [v for v in values if v > 0] or [1.0]
-        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-        high = max(high, low + 1)
-        every = max(1, (high - low) // 5)
-        ticks = [(10.0**p, _power(p)) for p in range(low, high + 1, every)]
-        shape: Callable[[float], float] = lambda v: math.log10(max(v, 10.0**low))  # noqa: E731
-        return _placed(shape, low, high, start, end), ticks
-    if axis.scale == "symlog":
-        top = max(abs(low), abs(high)) or 1.0
-        unit = top * 10.0**-SYMLOG_DECADES
-        shape = lambda v: math.copysign(math.log10(1 + abs(v) / unit), v)  # noqa: E731
-        steps = [top * 10.0**-k for k in range(3)]
-        spots = [v for v in (*[-s for s in steps], 0.0, *reversed(steps)) if low <= v <= high]
-        return _placed(shape, shape(low), shape(high), start, end), [(v, _plain(v, 1)) for v in spots]
-    if high <= low:
-        low, high = low - 0.5, high + 0.5
-    spots = _nice(low, high, least=1.0 if axis.whole else 0.0)
-    return _placed(lambda v: v, low, high, start, end), [
-        (v, f"{100 * v:.3g}%" if axis.percent else _plain(v)) for v in spots
-    ]
-
-
-def _placed(
-    shape: Callable[[float], float], low: float, high: float, start: float, end: float
-) -> Callable[[float], float]:
-    span = (high - low) or 1.0
-    return lambda v: start + (shape(v) - low) / span * (end - start)
-
-
-def _nice(low: float, high: float, count: int = 5, least: float = 0.0) -> list[float]:
-    """Round numbers between these, at least so far apart."""
-    raw = max((high - low) / count, least)
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * m for m in (1, 2, *([] if least else [2.5]), 5, 10) if size * m >= raw)
-    first = math.ceil(low / step - 1e-9)
-    return [k * step for k in range(first, first + 2 * count) if k * step <= high + 1e-9 * step]
-
-
-def _plain(value: float, digits: int = 4) -> str:
-    value = float(f"{value:.{digits}g}")
-    return f"{value:,.0f}" if 10 <= abs(value) < 1e6 and value == round(value) else f"{value:.{digits}g}"
-
-
-def _power(p: int) -> str:
-    return f"{10.0**p:g}" if -3 <= p <= 3 else f"1e{p}"
 
 
 def _frame(

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from randeigen.lab.charts import Axis, Series, chart
+from randeigen.lab.chart_axes import Axis
+from randeigen.lab.charts import Series, chart
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.html_page import explained, listed
 from randeigen.lab.report_html import TableCell, gallery, paragraphs, table, write

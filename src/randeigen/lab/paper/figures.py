@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from randeigen.lab.charts import Axis, Series, chart, histogram
+from randeigen.lab.chart_axes import Axis
+from randeigen.lab.charts import Series, chart, histogram
 from randeigen.lab.paper.cells import EXPERIMENTS, SENTENCE_ROUNDS
 from randeigen.lab.paper.collect import Records, longest
 from randeigen.lab.paper.other_studies import Run
