@@ -25,7 +25,7 @@ from randeigen.lab.config import FederatedConfig
 from randeigen.lab.devices import device_named
 from randeigen.lab.federated import run
 from randeigen.lab.preflight import check_federation, earlier_records
-from randeigen.lab.record_files import federation_words, file_name
+from randeigen.lab.record_files import earlier_record, federation_words, file_name
 from randeigen.lab.results import FederatedRecord, RoundMetrics
 from randeigen.provenance import commit
 from randeigen.rules.base import is_count
@@ -218,8 +218,8 @@ def run_sweep(
             missing.append(config)
     provenance = {"command": command, "commit": commit()}
     with _runs(missing, folder, device, jobs, provenance, on_round) as finished:
-        for config, path in finished:
-            over(config, path, FederatedRecord.read(path), False)
+        for config, path, reused in finished:
+            over(config, path, FederatedRecord.read(path), reused)
     return [paths[config] for config in configs]
 
 
@@ -244,7 +244,7 @@ def _runs(
     jobs: int,
     provenance: dict[str, Any],
     on_round: Callable[[FederatedConfig, RoundMetrics], None] | None,
-) -> Iterator[Iterator[tuple[FederatedConfig, Path]]]:
+) -> Iterator[Iterator[tuple[FederatedConfig, Path, bool]]]:
     if jobs == 1 or len(configs) < 2:
         yield (_run_one((config, folder, device, provenance), on_round) for config in configs)
         return
@@ -262,14 +262,20 @@ def _one_thread() -> None:
 def _run_one(
     task: tuple[FederatedConfig, Path, str, dict[str, Any]],
     on_round: Callable[[FederatedConfig, RoundMetrics], None] | None = None,
-) -> tuple[FederatedConfig, Path]:
+) -> tuple[FederatedConfig, Path, bool]:
+    """The configuration, where its record is, and whether another process has made it meanwhile."""
     config, folder, device, provenance = task
-    name = file_name(config, federation_words(config))
+    words = federation_words(config)
+    name = file_name(config, words)
     checkpoint, path = folder / f"{name}.checkpoint.npz", folder / f"{name}.json"
+    if earlier_record(folder, FederatedRecord, config, words):
+        return config, path, True
     began = time.monotonic()
     report = None if on_round is None else lambda metrics: on_round(config, metrics)
     record = run(config, device=device, checkpoint=checkpoint, progress=report)
     record = replace(record, made={**provenance, "seconds": round(time.monotonic() - began, 2)})
+    if FederatedRecord.finished(path, config):
+        return config, path, True
     record.write(path)
     checkpoint.unlink(missing_ok=True)
-    return config, path
+    return config, path, False

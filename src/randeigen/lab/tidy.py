@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Two-sided 95% points of Student's t by degrees of freedom from 1, and the normal's, for all beyond.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 Z95 = 1.959963984540054
+HEADER_CHARACTERS = 10_000  # no table of ours has a longer first line
 
 
 class Interval(NamedTuple):
@@ -199,6 +200,16 @@ def write_csv(lines: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) 
     writer.writerows(lines)
     with replacing(path) as file:
         file.write(text.getvalue().encode())
+
+
+def is_own_csv(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a table that `write_csv` made of records."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            titles = next(csv.reader([file.readline(HEADER_CHARACTERS)]), [])
+    except (OSError, ValueError, csv.Error):
+        return False
+    return {"attack", "seed", "accuracy", "asr", "record"} <= {*titles}
 
 
 def over_seeds(
