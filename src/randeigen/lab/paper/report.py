@@ -18,7 +18,7 @@ from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
 LEGEND = (
     "Accuracy and, after the slash, attack success, in percent; means over seeds with half of their 95% "
     "interval where there are several. Below: what the paper reports, and the unattacked mean after as "
-    "many rounds. Each number links to its record; hovering shows the command and the commit. `published` "
+    "many rounds. Each seed links to its record; the commands are below each table. `published` "
     "is Algorithm 3 as printed and `randeigen` our default; both are held against the paper's RandEigen. "
     "Green: no more than one point short of the paper, each counted from its own unattacked mean, and a "
     "success no higher than the paper's or a clean model's plus three points. Orange: more than five "
