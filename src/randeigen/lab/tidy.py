@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from randeigen.errors import BadFile, MissingExtra
 from randeigen.lab.record_checks import checked_run, full_spec
+from randeigen.lab.study_rows import is_study, records_of_study
 from randeigen.rows.write import replacing
 
 if TYPE_CHECKING:
@@ -67,13 +68,16 @@ def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> pandas.Data
         load("sweep").groupby(["attack", "rule"]).accuracy.mean()
 
     Parameters:
-        folder: where the records are, in it or in folders inside it. Other files are passed over, and
-            hidden ones.
+        folder: where the records are, in it or in folders inside it. A study that has all of its
+            federations in one file, such as results/language.json or results/federations.json, has a row for
+            each. Hidden files are passed over, and others: of results/, the studies that keep no rounds of
+            single runs (digits, unlike, partitions, poisoning), measurements, and what is no training.
         rounds: whether the table has one row for each round of a run and not one for each run.
 
     Returns:
         The settings of each run and its results; settings that an older record lacks are what it was run
-        with.
+        with, and what does not apply is empty. `attack` and `rule` are as `simulate` takes them; in rows of a
+        study `cell` is what it calls them, `sst2/ep-boosted/filtering`, whatever sigma a seed had measured.
 
     Raises:
         MissingExtra: pandas is not installed.
@@ -102,8 +106,7 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
     """The records of a folder as a list of dicts, with the same keys as the columns of `load`.
 
     Parameters:
-        folder: where the records are, in it or in folders inside it. Other files are passed over, and
-            hidden ones.
+        folder: where the records are, in it or in folders inside it; `load` says which files are passed over.
         rounds: whether there is one dict for each round of a run and not one for each run.
 
     Returns:
@@ -143,22 +146,23 @@ def lines_of(paths: Iterable[Path], *, rounds: bool = False) -> list[dict[str, A
     """The table of these files, in their order."""
     lines = []
     for path in paths:
-        record = _record(path)
-        if record is not None:
+        for record in _records(path):
             lines += _by_round(record, path) if rounds else [_row(record, path)]
     return lines
 
 
-def _record(path: Path) -> Mapping[str, Any] | None:
-    """The record with all of its settings; None of a file that is another thing."""
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The runs in a file, with all of their settings; none where it is another thing."""
     try:
         content = json.loads(path.read_text())
     except (ValueError, RecursionError, OSError):
-        return None
+        return []
+    if is_study(content):
+        return list(records_of_study(path, content))
     if not isinstance(content, dict) or not {"spec", "history", "versions"} <= content.keys():
-        return None
+        return []
     record = checked_run(path, content)
-    return record | {"spec": full_spec(path, record["spec"])}
+    return [record | {"spec": full_spec(path, record["spec"])}]
 
 
 def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -171,6 +175,7 @@ def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
     return {
         **record["spec"],
+        **record.get("study", {}),
         "rounds_run": len(history),
         "accuracy": last["accuracy"],
         "asr": last["asr"],
@@ -185,9 +190,9 @@ def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _by_round(record: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
-    spec = record["spec"]
+    spec = {**record["spec"], **record.get("study", {})}
     return [
-        {**spec, **{k: v for k, v in one.items() if k != "more"}, "record": str(path)}
+        {**spec, **{k: v for k, v in one.items() if not isinstance(v, dict | list)}, "record": str(path)}
         for one in record["history"]
     ]
 
