@@ -205,6 +205,14 @@ def test_where_nothing_can_be_written_nothing_is_trained(
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("name", ["sweep.html", "one.json", "one.checkpoint.npz"])
+def test_a_table_cannot_have_the_name_of_what_a_sweep_writes_itself(tmp_path: Path, name: str) -> None:
+    told = call("sweep", tmp_path / "out", "--csv", str(tmp_path / "out" / name))
+    assert told.exit_code == 2
+    assert "give FILE.csv" in " ".join(told.output.split())
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_strangers_table_is_refused_and_an_own_one_replaced(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
     table.write_text("name,size\nmine,3\n")

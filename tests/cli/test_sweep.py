@@ -109,7 +109,7 @@ def test_words_may_be_plural_and_seeds_counted(tmp_path: Path) -> None:
         (attack, seed) for attack in ("none", "mra") for seed in range(3)
     ]
     fewer = sweep(tmp_path / "out", str(file), "--attack", "hidra", "--seed", "7", "--dry-run")
-    assert fewer.output.splitlines()[-1] == "1 runs"
+    assert fewer.output.splitlines()[-1] == "1 run"
     assert "hidra eps 0.2 randeigen seed 7" in fewer.output
 
 

@@ -168,7 +168,7 @@ def test_an_option_wins_over_the_other_word_of_the_file(
     result = sweep(tmp_path, line, *words, "--dry-run")
     assert result.exit_code == 0, result.output
     assert line_of_run in result.output.splitlines()[0]
-    assert result.output.splitlines()[-1] == "1 runs"
+    assert result.output.splitlines()[-1] == "1 run"
 
 
 @needs_toml

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated
@@ -174,7 +175,7 @@ def _run(
         success = "" if record.asr is None else f", attack success {100 * record.asr:.1f}%"
         line.keep(f"{label}: accuracy {100 * record.accuracy:.1f}%{success}, {record.made['seconds']:g} s")
     records = "1 record" if len(jobs) == 1 else f"{len(jobs)} records"
-    print_line(f"{records} of {name} in {out}; `randeigen report {out}` shows them.")
+    print_line(f"{records} of {name} in {out}; `randeigen report {shlex.quote(str(out))}` shows them.")
 
 
 def _checkpoint(path: Path) -> Path:

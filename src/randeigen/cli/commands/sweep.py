@@ -111,7 +111,7 @@ def sweep(
             checked_runs(configs, folder, device=device)
             for config in configs:
                 print_line(labels[config])
-            print_line(f"{len(configs)} runs")
+            print_line(_counted(len(configs), "run"))
             return
         show = StepLines(labels)
         with resumable():
@@ -131,7 +131,7 @@ def sweep(
         write_sweep_page(folder / PAGE, runs, by_round)
         _show(runs)
         files = f"{folder / PAGE} and {csv}" if csv else f"{folder / PAGE}"
-        print_line(f"Look at {files}; {len(runs)} records lie in {folder}.")
+        print_line(f"Look at {files}; the folder {folder} holds {_counted(len(runs), 'record')}.")
 
 
 class StepLines:
@@ -195,6 +195,8 @@ def _check_csv(path: Path, folder: Path) -> None:
         raise BadFile(f"--csv {path}: nothing can be written in {path.parent}; give another folder.")
     from randeigen.lab.tidy import is_own_csv
 
+    if path.suffix in (".json", ".npz", ".html"):
+        raise BadFile(f"--csv {path}: records, checkpoints and pages end in {path.suffix}; give FILE.csv.")
     if os.path.lexists(path) and not is_own_csv(path):
         raise BadFile(
             f"--csv {path} is there and is no table of a sweep; move or delete it, or give another name: "
@@ -205,6 +207,10 @@ def _check_csv(path: Path, folder: Path) -> None:
 def _labelled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Names of files as the user gave them."""
     return [line | {key: without_digest(line[key]) for key in ("attack", "rule")} for line in lines]
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def _time(seconds: float) -> str:
