@@ -242,3 +242,4 @@ def test_a_record_that_another_process_made_meanwhile_stays(
     assert done.exit_code == 0, done.output
     assert "another process made its record meanwhile" in done.output
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    assert not list(tmp_path.glob("*.npz")), "a checkpoint was left"

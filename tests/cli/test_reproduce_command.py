@@ -214,6 +214,7 @@ def test_a_record_that_another_process_made_meanwhile_stays(
     told = reproduce(*CELL, "--out", str(tmp_path))
     assert told.exit_code == 0, told.output
     assert "another process made it meanwhile" in told.output
+    assert not list(tmp_path.rglob("*.npz")), "a checkpoint was left"
     assert copy.read_text() == path.read_text()
 
 

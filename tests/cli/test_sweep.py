@@ -207,6 +207,7 @@ def test_a_record_that_another_process_made_meanwhile_stays(
     assert ran == ["mean", "median"][: 1 if when == "before it begins" else 2]
     assert steps == [False, True]
     assert paths[1].read_bytes() == elsewhere[1].read_bytes()
+    assert not list((tmp_path / "out").glob("*.npz")), "a checkpoint was left"
 
 
 def test_a_folder_of_records_is_one_tidy_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,7 @@ class RunFolder(Generic[Record]):
             self._adopt_checkpoint(checkpoint, config, words)
         record = replace(run(name, checkpoint), made={"command": command("randeigen"), "commit": commit()})
         if not self.fresh and (meanwhile := self._find(config, words)):
+            checkpoint.unlink(missing_ok=True)
             print_error(f"{label}: another process made its record meanwhile, and it stays")
             return meanwhile
         record.write(self.path / f"{name}.json")

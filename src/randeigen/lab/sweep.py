@@ -256,8 +256,8 @@ def _run_one(
     report = None if on_round is None else lambda metrics: on_round(config, metrics)
     record = run(config, device=device, checkpoint=checkpoint, progress=report)
     record = replace(record, made={**provenance, "seconds": round(time.monotonic() - began, 2)})
-    if FederatedRecord.finished(path, config):
-        return config, path, True
-    record.write(path)
+    meanwhile = FederatedRecord.finished(path, config) is not None
+    if not meanwhile:
+        record.write(path)
     checkpoint.unlink(missing_ok=True)
-    return config, path, False
+    return config, path, meanwhile

@@ -168,6 +168,7 @@ def _run(
         )
         assert record is not None  # no time limit was set
         if path.exists():
+            checkpoint.unlink(missing_ok=True)
             line.keep(f"{label}: already there, {path}: {MEANWHILE}")
             continue
         write_record(path, json.loads(record.as_json()))
