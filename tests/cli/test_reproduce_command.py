@@ -93,6 +93,19 @@ def test_a_measurement_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert path.read_text() == text
 
 
+def test_an_interrupted_measurement_does_not_say_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(device: str, say: Callable[[str], None]) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(measurements.MEASUREMENTS, "theorems", measurements.Measurement("quick", stop))
+    told = reproduce("theorems", "--out", str(tmp_path))
+    assert told.exit_code == 130
+    assert told.output.strip() == "Interrupted; nothing is left half-written."
+    assert not list(tmp_path.iterdir())
+
+
 CELL = ("table:small", "--cell", "digits/tma/none", "--seed", "1", "--rounds", "2")
 Change = Callable[[dict[str, Any]], object]
 

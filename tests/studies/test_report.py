@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -383,3 +384,39 @@ def test_a_folder_in_which_no_file_is_a_record_makes_no_page(tmp_path: Path) -> 
     assert code == 2
     assert "nonethatthereportknows" in said
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 1}, "itsseedis1andnot0,whichitsnamesays"),
+        ({"rule": "mean"}, "itsruleis'mean'andnot'randeigen'"),
+        ({"attack": "none"}, "itsattackis'none'andnot'tma'"),
+        ({"task": "fashion-mnist"}, "itstaskis'fashion-mnist'"),
+        ({"eps": 0.1}, "itsepsis0.1andnot0.2"),
+        ({"rounds": 50}, "itsroundsis50andnot100"),
+    ],
+)
+def test_a_record_under_another_cells_or_seeds_name_is_not_counted(
+    change: dict[str, Any], said: str, results: Path
+) -> None:
+    one = Job(cell("mnist/tma/randeigen"), 0, 100)
+    path = one.path(results / "paper")
+    content = json.loads(path.read_text())
+    content["spec"] = asdict(one.config) | {"feared": 0.2}
+    path.write_text(json.dumps(content))
+    assert report(results)[0] == 0
+    content["spec"] |= change
+    path.write_text(json.dumps(content))
+    code, told = report(results)
+    assert code == 2
+    assert path.name in told
+    assert said in told
+
+
+def test_where_no_claim_can_be_judged_it_is_said_what_there_is(tmp_path: Path) -> None:
+    for rule in ("none", "randeigen"):
+        put(tmp_path, cell(f"digits/tma/{rule}", "table:small"), 0, 2, 0.5)
+    (said,) = sentences(Records(tmp_path))
+    assert "No line of the paper's result tables" in said
+    assert "shows Table 4 in small: digits (2 of 42 cells)" in said

@@ -7,14 +7,15 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from randeigen.errors import BadFile, MissingExtra
-from randeigen.lab.record_checks import checked_run, full_spec
+from randeigen.errors import BadFile, BadParameter, MissingExtra
+from randeigen.lab.record_checks import checked_run, damaged, full_spec
 from randeigen.lab.study_rows import is_study, records_of_study
 from randeigen.rows.write import replacing
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Two-sided 95% points of Student's t by degrees of freedom from 1, and the normal's, for all beyond.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 Z95 = 1.959963984540054
+RECORD_NAME = re.compile(r"-seed\d+(-[0-9a-f]{12})?\.json$")
 HEADER_CHARACTERS = 10_000  # no table of ours has a longer first line
 
 
@@ -125,6 +127,8 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
         ...     [line["round"] for line in records(folder, rounds=True)]
         [1, 2]
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise BadParameter(f"folder={folder!r}; give the path of a folder that holds records of runs.")
     path = Path(folder)
     if not path.is_dir():
         raise BadFile(f"there is no folder {path}; give one that holds records of runs.")
@@ -138,7 +142,7 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
 
 def visible(folder: Path) -> list[Path]:
     """The JSON files in the folder and in those inside it, but for what an interrupted write has left."""
-    paths = sorted(folder.rglob("*.json"))
+    paths = sorted(path for path in folder.rglob("*.json") if path.is_file())
     return [one for one in paths if not any(part.startswith(".") for part in one.relative_to(folder).parts)]
 
 
@@ -155,7 +159,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
     """The runs in a file, with all of their settings; none where it is another thing."""
     try:
         content = json.loads(path.read_text())
-    except (ValueError, RecursionError, OSError):
+    except (ValueError, RecursionError, OSError) as error:
+        if RECORD_NAME.search(path.name):  # one that is left out would be missed
+            raise damaged(path, f"it cannot be read as JSON ({error})") from error
         return []
     if is_study(content):
         return list(records_of_study(path, content))

@@ -77,8 +77,7 @@ def reproduce(
             _list(experiment, cell or [])
         elif experiment in MEASUREMENTS:
             require("reproduce", "torch", "sklearn")
-            with resumable():
-                _measure(experiment, device, out)
+            _measure(experiment, device, out)  # which begins anew where it was interrupted
         else:
             require("reproduce", "torch")
             with resumable():

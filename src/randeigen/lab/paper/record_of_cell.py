@@ -42,6 +42,14 @@ def check_is_record_of(job: Job, path: Path) -> None:
         raise damaged(path, f"its {length} are not 1 to {len(history)}", what)
 
 
+def check_says_its_cell(job: Job, path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse a record whose settings are not those that its file name says; older ones have fewer."""
+    spec = content.get("spec", {})
+    settings = {name: value for name, value in _plain_settings(job).items() if name in spec}
+    if difference := _first_difference(settings, spec):
+        raise damaged(path, f"{difference}, which its name says", f"{job.cell.name} with seed {job.seed}")
+
+
 def check_is_checkpoint_of(job: Job, path: Path) -> None:
     """Refuse a file that is not a checkpoint of this cell, seed and length."""
     if difference := _difference(job, Checkpoint.settings(path)):
@@ -51,7 +59,11 @@ def check_is_checkpoint_of(job: Job, path: Path) -> None:
 
 def _difference(job: Job, spec: Mapping[str, Any]) -> str:
     """What these settings have that the cell has not; empty if they are its own."""
-    for name, expected in _settings(job).items():
+    return _first_difference(_settings(job), spec)
+
+
+def _first_difference(settings: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    for name, expected in settings.items():
         if name not in spec:
             return f"its spec has no {name}"
         value = spec[name]
@@ -66,6 +78,12 @@ def _settings(job: Job) -> dict[str, Any]:
     if isinstance(config, FederatedConfig) and config.task == SMALL:
         with suppress(MissingExtra):  # the record can be there without what made it
             config = config.resolve(tasks.build(config.task))
+    return _plain_settings(job, config)
+
+
+def _plain_settings(job: Job, config: Any = None) -> dict[str, Any]:
+    """Those that the cell itself says, or this configuration of it."""
+    config = config or job.config
     settings = asdict(config)
     if "feared" in settings and settings["feared"] is None:
         settings["feared"] = config.eps

@@ -119,12 +119,23 @@ def summary(records: Records) -> str:
     claims = tables.claims(records)
     confirmed = sum(bool(one.claim) for one in claims)
     if not claims:
-        return "No line of the result tables has both the default and what it is compared with yet."
+        return _overview(records)
     short = len(cut_short(records, (one.measured.cell for one in claims)))
     return (
         f"The default keeps what the paper reports for RandEigen in {confirmed} of the {len(claims)} "
         "attacked and unattacked lines that were run"
         + (f", {short} of them with fewer rounds than the paper's." if short else ".")
+    )
+
+
+def _overview(records: Records) -> str:
+    """What there is to look at, where no claim can be judged."""
+    counts = [
+        (each, sum(bool(records.runs_of_line(cell)) for cell in each.cells)) for each in EXPERIMENTS.values()
+    ]
+    cells = "; ".join(f"{each.title} ({run} of {len(each.cells)} cells)" for each, run in counts if run)
+    return "No line of the paper's result tables has both the default and what it is compared with yet." + (
+        f" The page, which --out FILE.html writes, shows {cells}." if cells else ""
     )
 
 
