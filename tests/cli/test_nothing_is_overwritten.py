@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 from typer.testing import CliRunner, Result
 
 from randeigen.cli.app import app
-from randeigen.lab import centralized, federated
+from randeigen.lab import Sweep, centralized, federated, run_sweep
 
 SIMULATE = ("simulate", "--rounds", "1", "--clients", "5", "--epochs", "1", "--attack", "mra")
 SIMULATE = (*SIMULATE, "--rule", "mean", "--rule", "median")
@@ -211,6 +211,14 @@ def test_a_table_cannot_have_the_name_of_what_a_sweep_writes_itself(tmp_path: Pa
     assert told.exit_code == 2
     assert "give FILE.csv" in " ".join(told.output.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_finished_runs_are_found_in_a_folder_that_nothing_can_be_written_to(
+    finished: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = Sweep({"rounds": 1, "clients": 5, "rule": ["mean", "median"]}).configs()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert len(run_sweep(configs, finished("sweep"))) == 2
 
 
 def test_a_strangers_table_is_refused_and_an_own_one_replaced(tmp_path: Path) -> None:

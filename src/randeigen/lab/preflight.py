@@ -56,13 +56,14 @@ def earlier_records(
     """The records that earlier calls left of these runs, with their files.
 
     Raises BadFile for a file that a run would overwrite, or that does not hold all of its rounds: somebody
-    wrote or edited it; and for a folder that nothing can be written to.
+    wrote or edited it; and, where one is missing, for a folder that nothing can be written to.
     """
-    check_folder(folder)
-    earlier = {}
+    earlier, configs = {}, list(configs)
     for config in configs:
         if match := earlier_record(folder, FederatedRecord, config, federation_words(config)):
             earlier[config] = match[0], folder / f"{match[1]}.json"
+    if any(config not in earlier for config in configs):
+        check_folder(folder)
     return earlier
 
 
