@@ -151,6 +151,7 @@ def test_a_file_that_is_no_record_is_not_taken_for_one(finished: Path, tmp_path:
         (lambda c: c.pop("spec"), "it has no spec"),
         (lambda c: c["history"].pop(), "it has 1 of 2 rounds"),
         (lambda c: c["history"][1].update(round=1), "its rounds are not 1 to 2"),
+        (lambda c: c.update(accuracy=0.99), "its accuracy is 0.99 and that of its last round"),
         (lambda c: c["history"][1].update(accuracy="high"), 'accuracy "high"'),
     ],
 )

@@ -36,6 +36,14 @@ def without(name: str) -> Change:
 
 
 DAMAGE: dict[str, tuple[Change, str]] = {
+    "an accuracy that was edited": (
+        lambda c: c.update(accuracy=0.99),
+        "its accuracy is 0.99 and that of its",
+    ),
+    "a success that was edited": (
+        lambda c: c.update(asr=0.0),
+        "its asr is 0.0 and that of its last round null",
+    ),
     "a history that is a string": (lambda c: c.update(history="abc"), "history"),
     "a history that is an object": (lambda c: c.update(history={"1": 2}), "history"),
     "a history of numbers": (lambda c: c.update(history=[1, 2]), "round 1"),

@@ -360,6 +360,7 @@ def test_a_damaged_file_is_named_in_a_sentence(name: str, results: Path) -> None
         ('"made": {', '"made": "by hand", "other": {'),
         ('"history": [', '"history": "abc", "other": ['),
         ('"history": [', '"history": [1, 2], "other": ['),
+        ('"history": [', '"accuracy": 0.99, "history": ['),
     ],
 )
 def test_a_cell_with_a_damaged_record_is_named_in_a_sentence(part: str, text: str, results: Path) -> None:
@@ -419,4 +420,9 @@ def test_where_no_claim_can_be_judged_it_is_said_what_there_is(tmp_path: Path) -
         put(tmp_path, cell(f"digits/tma/{rule}", "table:small"), 0, 2, 0.5)
     (said,) = sentences(Records(tmp_path))
     assert "No line of the paper's result tables" in said
-    assert "shows Table 4 in small: digits (2 of 42 cells)" in said
+    assert (
+        "shows Table 4 in small: digits (2 of 42 cells); Figure 3 in small: digits (1 of 35 cells)." in said
+    )
+    write_record(tmp_path / "theorems" / "theorems.json", {"checks": []})
+    (said,) = sentences(Records(tmp_path))
+    assert said.endswith("(1 of 35 cells); Every statement that can be tested numerically.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from randeigen.errors import BadFile
-from randeigen.lab.record_checks import checked_run, read_json
+from randeigen.lab.record_checks import check_summary, checked_run, read_json
 from randeigen.pages import is_own_page
 
 if TYPE_CHECKING:
@@ -51,11 +51,6 @@ def find_record(
     return None
 
 
-def check_record(path: Path) -> None:
-    """Refuse a record whose metrics cannot be: what is there is neither shown nor overwritten."""
-    checked_run(path, read_json(path))
-
-
 def earlier_record(
     folder: Path, kind: type[Record], config: Any, words: Sequence[str]
 ) -> tuple[Record, str] | None:
@@ -65,7 +60,7 @@ def earlier_record(
     """
     if match := find_record(folder, kind, config, words):
         record, path = match[0], folder / f"{match[1]}.json"
-        check_record(path)
+        content = checked_run(path, read_json(path))
         unit, length = ("round", "rounds") if hasattr(config, "rounds") else ("epoch", "epochs")
         last = getattr(config, length)
         if [getattr(metrics, unit) for metrics in record.history] != list(range(1, last + 1)):
@@ -73,6 +68,7 @@ def earlier_record(
                 f"{path} should hold {length} 1 to {last} and has {len(record.history)} {length}: it was "
                 "edited; move or delete it, and the run is made again."
             )
+        check_summary(path, content)
         return match
     check_place(folder, kind, config, words)
     return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from randeigen.errors import BadFile, BadParameter, MissingExtra
-from randeigen.lab.record_checks import checked_run, damaged, full_spec
+from randeigen.lab.record_checks import check_summary, checked_run, damaged, full_spec
 from randeigen.lab.study_rows import is_study, records_of_study
 from randeigen.rows.write import replacing
 
@@ -168,6 +168,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     if not isinstance(content, dict) or not {"spec", "history", "versions"} <= content.keys():
         return []
     record = checked_run(path, content)
+    check_summary(path, record)
     return [record | {"spec": full_spec(path, record["spec"])}]
 
 

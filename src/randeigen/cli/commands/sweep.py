@@ -131,7 +131,7 @@ def sweep(
         write_sweep_page(folder / PAGE, runs, by_round)
         _show(runs)
         files = f"{folder / PAGE} and {csv}" if csv else f"{folder / PAGE}"
-        print_line(f"Look at {files}; the folder {folder} holds {_counted(len(runs), 'record')}.")
+        print_line(f"Look at {files}; in {folder}: {_counted(len(runs), 'record')} of this sweep.")
 
 
 class StepLines:

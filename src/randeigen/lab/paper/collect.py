@@ -19,7 +19,7 @@ from randeigen.lab.paper.measurements import MEASUREMENTS, Measurement
 from randeigen.lab.paper.other_studies import IMAGES, LANGUAGE, Key, Run, other_runs
 from randeigen.lab.paper.record_of_cell import check_says_its_cell
 from randeigen.lab.paper.training import Job
-from randeigen.lab.record_checks import check_history, checked_run, read_json
+from randeigen.lab.record_checks import check_history, check_summary, checked_run, read_json
 from randeigen.lab.record_files import described
 from randeigen.lab.tidy import Interval, interval
 
@@ -193,6 +193,7 @@ def _key(cell: Cell) -> Key:
 def _read(path: Path, job: Job) -> Run:
     record = checked_run(path, read_json(path))
     check_says_its_cell(job, path, record)
+    check_summary(path, record)
     return Run(job.seed, record["history"], record.get("made", {}), path)
 
 

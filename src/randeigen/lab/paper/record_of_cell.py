@@ -15,7 +15,7 @@ from randeigen.lab import tasks
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.paper.cells import SMALL
 from randeigen.lab.paper.training import Job
-from randeigen.lab.record_checks import checked_run, damaged, full_spec, read_json
+from randeigen.lab.record_checks import check_summary, checked_run, damaged, full_spec, read_json
 from randeigen.lab.results import Checkpoint
 
 ROUNDED = 1e-5  # numbers of records have six digits
@@ -40,6 +40,7 @@ def check_is_record_of(job: Job, path: Path) -> None:
         raise damaged(path, f"it has {len(history)} of {spec[length]} {length}", what)
     if [one.get(unit) for one in history] != list(range(1, len(history) + 1)):
         raise damaged(path, f"its {length} are not 1 to {len(history)}", what)
+    check_summary(path, content, what)
 
 
 def check_says_its_cell(job: Job, path: Path, content: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from randeigen.lab.paper import figures, tables
 from randeigen.lab.paper.cells import EXPERIMENTS, ROUNDS, Cell
 from randeigen.lab.paper.choices import CHOICES
 from randeigen.lab.paper.collect import Records, cut_short
+from randeigen.lab.paper.measurements import MEASUREMENTS
 from randeigen.lab.paper.prose import prose_table
 from randeigen.lab.paper.tables import Grid
 from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
@@ -133,9 +134,10 @@ def _overview(records: Records) -> str:
     counts = [
         (each, sum(bool(records.runs_of_line(cell)) for cell in each.cells)) for each in EXPERIMENTS.values()
     ]
-    cells = "; ".join(f"{each.title} ({run} of {len(each.cells)} cells)" for each, run in counts if run)
+    titles = [f"{each.title} ({run} of {len(each.cells)} cells)" for each, run in counts if run]
+    titles += [each.title for name, each in MEASUREMENTS.items() if records.measurement(name)]
     return "No line of the paper's result tables has both the default and what it is compared with yet." + (
-        f" The page, which --out FILE.html writes, shows {cells}." if cells else ""
+        f" The page, which --out FILE.html writes, shows {'; '.join(titles)}." if titles else ""
     )
 
 
