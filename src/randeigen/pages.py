@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Collection, Sequence
 from html import escape
+
+GENERATOR = "randeigen"  # what pages and pictures say made them
+MARKS = (f'<meta name="generator" content="{GENERATOR}">'.encode(), f"Software\0{GENERATOR}".encode())
+MARKED_BYTES = 2048  # at the beginning of a file: the mark is among them
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #22262b; --soft: #667; --line: #dcdfe3 }
@@ -39,10 +44,20 @@ pre { overflow-x: auto; font-size: .88rem }
 
 def html_page(title: str, body: Sequence[str]) -> str:
     """A whole page: `body` holds its elements, in HTML."""
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title>\n<style>{STYLE}</style>'
+    head = f'<meta charset="utf-8">{MARKS[0].decode()}<title>{escape(title)}</title>\n<style>{STYLE}</style>'
     head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
     lines = "\n".join(body)
     return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{lines}\n</body>\n</html>\n'
+
+
+def is_own_page(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a page or a picture that says that this package made it."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(MARKED_BYTES)
+    except OSError:
+        return False
+    return any(mark in start for mark in MARKS)
 
 
 def picture(png: bytes, text: str, *, drawing: bool = True) -> str:

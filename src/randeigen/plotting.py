@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from randeigen.certificate import DOWN_WEIGHTED, KEPT, LEFT_OUT, outcomes_of
 from randeigen.errors import MissingExtra
+from randeigen.pages import GENERATOR
 from randeigen.principal_plane import PrincipalPlane
 from randeigen.rows.write import replacing
 from randeigen.types import Array, Mask, Weights
@@ -209,7 +210,7 @@ def new_figure(size: tuple[float, float], dpi: int = 220) -> Any:
 def save(figure: Any, path: str | os.PathLike[str] | BinaryIO) -> None:
     """Write a figure as PNG, whole or not at all."""
     png = io.BytesIO()
-    figure.savefig(png, format="png")
+    figure.savefig(png, format="png", metadata={"Software": GENERATOR})
     if not isinstance(path, (str, os.PathLike)):
         path.write(png.getvalue())
         return

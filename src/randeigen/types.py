@@ -87,12 +87,13 @@ class Geometry(Protocol):
     """All a rule may know of n rows: their mutual positions, never their columns."""
 
     @property
-    def n(self) -> int:
-        """The number of rows."""
+    def n(self) -> int: ...  # the number of rows
 
     @property
-    def scale(self) -> float:
-        """Lengths here times `scale` are lengths in the caller's numbers."""
+    def columns(self) -> int | None: ...  # d, how many were measured; None where that is not known
+
+    @property
+    def scale(self) -> float: ...  # lengths here times this are lengths in the caller's numbers
 
     @property
     def prior_weights(self) -> Array:
@@ -237,8 +238,7 @@ class Verdict:
     stop: Stop
     scale: float = 1.0  # the answer is the weighted mean times this: below 1 where rows were clipped
     spreads: tuple[float, ...] = ()  # standard deviation along the top direction, before each round
-    # The certificate of the same iterates, for the f the rule was given; an estimate of it on a sketch.
-    bounds: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()  # their certificates, for the f the rule was given; estimates on a sketch
     answer_round: int = 0  # spreads and bounds at this index are those of the answer itself
     dropped_in_round: Index | None = None  # (n,) round in which a row lost most weight; 0: it lost none
     scores: Array | None = None  # (n,) its squared distance in that round, in units of the variance

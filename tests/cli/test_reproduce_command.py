@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -17,7 +18,7 @@ pytest.importorskip("sklearn")
 from typer.testing import CliRunner, Result
 
 from randeigen.cli.app import app
-from randeigen.lab.paper import measurements
+from randeigen.lab.paper import measurements, training
 
 
 def reproduce(*words: str) -> Result:
@@ -92,6 +93,19 @@ def test_a_measurement_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert path.read_text() == text
 
 
+def test_an_interrupted_measurement_does_not_say_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(device: str, say: Callable[[str], None]) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(measurements.MEASUREMENTS, "theorems", measurements.Measurement("quick", stop))
+    told = reproduce("theorems", "--out", str(tmp_path))
+    assert told.exit_code == 130
+    assert told.output.strip() == "Interrupted; nothing is left half-written."
+    assert not list(tmp_path.iterdir())
+
+
 CELL = ("table:small", "--cell", "digits/tma/none", "--seed", "1", "--rounds", "2")
 Change = Callable[[dict[str, Any]], object]
 
@@ -137,6 +151,7 @@ def test_a_file_that_is_no_record_is_not_taken_for_one(finished: Path, tmp_path:
         (lambda c: c.pop("spec"), "it has no spec"),
         (lambda c: c["history"].pop(), "it has 1 of 2 rounds"),
         (lambda c: c["history"][1].update(round=1), "its rounds are not 1 to 2"),
+        (lambda c: c.update(accuracy=0.99), "its accuracy is 0.99 and that of its last round"),
         (lambda c: c["history"][1].update(accuracy="high"), 'accuracy "high"'),
     ],
 )
@@ -171,6 +186,50 @@ def test_nothing_is_run_where_a_later_file_is_another_thing(tmp_path: Path) -> N
     )
     assert told.exit_code == 2
     assert [path.name for path in tmp_path.rglob("*.*")] == [later.name]
+
+
+def test_a_strangers_file_with_a_checkpoints_name_is_refused(finished: Path, tmp_path: Path) -> None:
+    (path,) = finished.rglob("*.json")
+    record = json.loads(path.read_text())
+    checkpoint = (tmp_path / path.relative_to(finished)).with_suffix(".checkpoint.npz")
+    checkpoint.parent.mkdir()
+
+    def saved(**spec: object) -> bytes:
+        told = json.dumps([{**record["spec"], **spec}, []]).encode()
+        np.savez(tmp_path / "one.npz", told=np.frombuffer(told, np.uint8), weights=np.zeros(2))
+        return (tmp_path / "one.npz").read_bytes()
+
+    for content, said in (
+        (b"my notes", "is not the checkpoint of a run"),
+        (saved(seed=2), "is not a checkpoint of digits/tma/none with seed 1: its seed is 2 and not 1"),
+    ):
+        checkpoint.write_bytes(content)
+        told = reproduce(*CELL, "--out", str(tmp_path))
+        assert told.exit_code == 2, told.exception
+        assert said in told.output
+        assert "move or delete it" in told.output
+        assert checkpoint.read_bytes() == content
+        assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_record_that_another_process_made_meanwhile_stays(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = finished.rglob("*.json")
+    copy = tmp_path / path.relative_to(finished)
+    whole = training.run_job
+
+    def slow(*words: Any, **more: Any) -> Any:
+        record = whole(*words, **more)
+        copy.write_text(path.read_text())
+        return record
+
+    monkeypatch.setattr(training, "run_job", slow)
+    told = reproduce(*CELL, "--out", str(tmp_path))
+    assert told.exit_code == 0, told.output
+    assert "another process made it meanwhile" in told.output
+    assert not list(tmp_path.rglob("*.npz")), "a checkpoint was left"
+    assert copy.read_text() == path.read_text()
 
 
 def test_the_cells_of_a_pattern_are_listed() -> None:

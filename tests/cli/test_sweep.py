@@ -7,6 +7,7 @@ import json
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from typer.testing import CliRunner, Result
 
 from randeigen.cli.app import app
 from randeigen.errors import BadFile, BadParameter, MissingExtra
-from randeigen.lab import Sweep, load, run_sweep
+from randeigen.lab import FederatedConfig, Sweep, load, run_sweep
+from randeigen.lab import sweep as sweeping
 from randeigen.lab.chart_axes import Axis
 from randeigen.lab.charts import Series, chart, histogram
 from randeigen.lab.sweep_page import differing, grouped
@@ -108,7 +110,7 @@ def test_words_may_be_plural_and_seeds_counted(tmp_path: Path) -> None:
         (attack, seed) for attack in ("none", "mra") for seed in range(3)
     ]
     fewer = sweep(tmp_path / "out", str(file), "--attack", "hidra", "--seed", "7", "--dry-run")
-    assert fewer.output.splitlines()[-1] == "1 runs"
+    assert fewer.output.splitlines()[-1] == "1 run"
     assert "hidra eps 0.2 randeigen seed 7" in fewer.output
 
 
@@ -182,6 +184,31 @@ def test_an_interrupted_sweep_goes_on_with_the_same_records(tmp_path: Path) -> N
             each["accuracy"] for each in second["history"]
         ]
     assert not list((tmp_path / "stopped").glob("*.npz"))
+
+
+@pytest.mark.parametrize("when", ["before it begins", "while it runs"])
+def test_a_record_that_another_process_made_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    configs = Sweep({"rule": ["mean", "median"], "rounds": 1, "clients": 5}).configs()
+    elsewhere = run_sweep(configs, tmp_path / "elsewhere")
+    place = tmp_path / "out" / elsewhere[1].name
+    ran: list[str] = []
+    whole = sweeping.run
+
+    def slow(config: FederatedConfig, **more: Any) -> Any:
+        ran.append(config.rule)
+        if config.rule == ("mean" if when == "before it begins" else "median"):
+            place.write_bytes(elsewhere[1].read_bytes())
+        return whole(config, **more)
+
+    monkeypatch.setattr(sweeping, "run", slow)
+    steps: list[bool] = []
+    paths = run_sweep(configs, tmp_path / "out", on_step=lambda step: steps.append(step.reused))
+    assert ran == ["mean", "median"][: 1 if when == "before it begins" else 2]
+    assert steps == [False, True]
+    assert paths[1].read_bytes() == elsewhere[1].read_bytes()
+    assert not list((tmp_path / "out").glob("*.npz")), "a checkpoint was left"
 
 
 def test_a_folder_of_records_is_one_tidy_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,8 +128,9 @@ def test_a_configuration_that_leaves_training_to_the_task_is_not_run_again(tmp_p
         (lambda record: record.clear(), "cannot be read as one"),
         (lambda record: record["history"].pop(), "should hold rounds 1 to 2 and has 1"),
         (lambda record: record["history"].clear(), "its history is empty"),
+        (lambda record: record.update(accuracy=0.99), "its accuracy is 0.99 and that of its last round"),
     ],
-    ids=["another spec", "no spec", "foreign", "a round less", "no round"],
+    ids=["another spec", "no spec", "foreign", "a round less", "no round", "accuracy"],
 )
 def test_what_somebody_edited_is_neither_counted_nor_overwritten(
     tmp_path: Path, edit: object, said: str
@@ -168,7 +169,7 @@ def test_an_option_wins_over_the_other_word_of_the_file(
     result = sweep(tmp_path, line, *words, "--dry-run")
     assert result.exit_code == 0, result.output
     assert line_of_run in result.output.splitlines()[0]
-    assert result.output.splitlines()[-1] == "1 runs"
+    assert result.output.splitlines()[-1] == "1 run"
 
 
 @needs_toml
@@ -206,3 +207,10 @@ def test_an_iid_partition_has_no_alpha_and_is_run_once(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[-1] == "3 runs"
     assert len(set(lines)) == 4, "a line is there twice"
+
+
+@needs_toml
+def test_a_folder_or_nothing_in_place_of_a_toml_file_is_named(tmp_path: Path) -> None:
+    for path, said in ((tmp_path, "is a folder"), (tmp_path / "none.toml", "is not there")):
+        told = " ".join(refused(CliRunner().invoke(app, ["sweep", str(path)])).split())
+        assert f"{said}; give a TOML file" in told

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from randeigen.errors import BadFile
+from randeigen.errors import BadFile, BadParameter
 from randeigen.lab import FederatedConfig, FederatedRecord, records
 from randeigen.lab.record_checks import UNWRITTEN
 from randeigen.lab.sweep_page import grouped
@@ -36,6 +36,14 @@ def without(name: str) -> Change:
 
 
 DAMAGE: dict[str, tuple[Change, str]] = {
+    "an accuracy that was edited": (
+        lambda c: c.update(accuracy=0.99),
+        "its accuracy is 0.99 and that of its",
+    ),
+    "a success that was edited": (
+        lambda c: c.update(asr=0.0),
+        "its asr is 0.0 and that of its last round null",
+    ),
     "a history that is a string": (lambda c: c.update(history="abc"), "history"),
     "a history that is an object": (lambda c: c.update(history={"1": 2}), "history"),
     "a history of numbers": (lambda c: c.update(history=[1, 2]), "round 1"),
@@ -97,3 +105,29 @@ def test_hidden_files_are_not_records(tmp_path: Path) -> None:
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "two.json").write_text(json.dumps(record()))
     assert [Path(line["record"]).name for line in records(tmp_path)] == ["one.json"]
+
+
+@pytest.mark.parametrize("text", ["", '{"spec": {"task": "dig', "x", "[" * 100_000])
+def test_a_record_of_which_a_part_is_left_is_named_and_not_left_out(tmp_path: Path, text: str) -> None:
+    """By its name: what is no JSON and has another name is another thing."""
+    (tmp_path / "one.json").write_text(json.dumps(record()))
+    (tmp_path / "notes.json").write_text(text)
+    assert len(records(tmp_path)) == 1
+    for name in ("digits-none-mean-seed0-0123456789ab.json", "digits-none-mean-eps0-rounds2-seed12.json"):
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(BadFile, match=rf"{name}.*cannot be read as JSON.*move or delete it"):
+            records(tmp_path)
+        path.unlink()
+
+
+def test_a_folder_with_the_name_of_a_record_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(record()))
+    (tmp_path / "digits-none-mean-seed0.json").mkdir()
+    assert len(records(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("folder", [5, None, b"records", ["records"]])
+def test_what_is_no_path_is_refused_in_a_sentence(folder: Any) -> None:
+    with pytest.raises(BadParameter, match="give the path of a folder"):
+        records(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ import randeigen
 from randeigen import RandEigen
 from randeigen.errors import BadParameter
 from randeigen.geometry import measure
+from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.gram_accumulator import GramAccumulator
+from randeigen.geometry.gram_share import GramShare
 from randeigen.geometry.projection import GaussianProjection
+from randeigen.geometry.wide_gram import WideGramAccumulator, WideGramGeometry
+from randeigen.partition import Partition
+from randeigen.parts.measuring import MeasuredParts
 from randeigen.registry import build_rule
 from randeigen.rows.convert import as_rows
 from randeigen.types import GeometryKind
@@ -155,3 +162,91 @@ def test_a_sketch_is_drawn_in_one_way() -> None:
         build_rule("published:law=true,native=true", 0.1)
     with pytest.raises(BadParameter, match="geometry="):
         randeigen.aggregate(ROWS, eps=0.1, geometry="gaussian:law=perhaps")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps each power iteration on an exact geometry made."""
+    made: list[int] = []
+    for kind in (GramGeometry, WideGramGeometry):
+        whole = kind.top_direction_by_power_iteration
+
+        def counted(self: object, weights: object, n: int, rng: object, whole: Any = whole) -> object:
+            made.append(n)
+            return whole(self, weights, n, rng)
+
+        monkeypatch.setattr(kind, "top_direction_by_power_iteration", counted)
+    return made
+
+
+def paper_steps(d: int, eps_jl: float = 0.1, eps_p: float = 0.1) -> int:
+    """N of the paper for d columns."""
+    k = math.ceil(math.log(d) / eps_jl**2)
+    return math.ceil(math.log(4 * k) / (2 * math.log(1 / (1 - eps_p))))
+
+
+@pytest.mark.parametrize("d", [40, 400, 5_000])
+def test_on_exact_inner_products_the_steps_are_those_of_the_real_d(steps: list[int], d: int) -> None:
+    rows = np.random.default_rng(1).standard_normal((30, d))
+    randeigen.aggregate(rows, rule=RandEigen.as_published(0.1), geometry="gram", seed=0)
+    assert set(steps) == {paper_steps(d)}
+    assert paper_steps(40) < paper_steps(400) < paper_steps(5_000) < paper_steps(2**18) == 41
+    steps.clear()
+    rule = RandEigen.as_published(0.1, eps_jl=0.3, eps_p=0.02)
+    randeigen.aggregate(rows, rule=rule, geometry="gram", seed=0)
+    assert set(steps) == {paper_steps(d, 0.3, 0.02)}
+
+
+def test_rows_left_out_or_mixed_leave_d_as_it_is(steps: list[int]) -> None:
+    rows = ROWS.copy()
+    rows[4, 7] = np.nan
+    randeigen.aggregate(rows, rule="nnm+published", eps=0.1, geometry="gram", seed=0)
+    assert set(steps) == {paper_steps(400)}
+
+
+def test_each_part_of_the_rows_has_its_own_d(steps: list[int]) -> None:
+    rows = {"small": ROWS[:, :50], "large": ROWS[:, 50:]}
+    many = [{name: leaf[i] for name, leaf in rows.items()} for i in range(30)]
+    randeigen.aggregate(many, rule=RandEigen.as_published(0.1), partition="tensor", seed=0)
+    assert set(steps) == {paper_steps(50), paper_steps(350)}
+
+
+def test_whole_rows_that_are_measured_in_parts_have_the_d_of_all(steps: list[int]) -> None:
+    parts = Partition.of("columns:130", [("", (400,))], 400)
+    whole = MeasuredParts(as_rows(ROWS), parts, 0, None).whole
+    RandEigen.as_published(0.1).weigh(whole, 3, np.random.default_rng(0))
+    assert set(steps) == {paper_steps(400)}
+
+
+def test_shares_of_the_columns_add_up_to_d(steps: list[int]) -> None:
+    shares = [GramShare.measure(as_rows(ROWS[:, part]), 0) for part in (slice(0, 150), slice(150, 400))]
+    rule = RandEigen.as_published(0.1)
+    rule.weigh(sum(shares, GramShare.of_nothing(30)).geometry(1), 3, np.random.default_rng(0))
+    assert set(steps) == {paper_steps(400)}
+
+
+@pytest.mark.parametrize("kind", [GramAccumulator, WideGramAccumulator])
+def test_d_is_that_of_all_blocks_together(steps: list[int], kind: Any) -> None:
+    accumulator = kind(30, 0)
+    accumulator.add(slice(0, 300), ROWS[:, :300])
+    accumulator.add(slice(300, 400), ROWS[:, 300:])
+    RandEigen.as_published(0.1).weigh(accumulator.geometry(), 3, np.random.default_rng(0))
+    assert set(steps) == {paper_steps(400)}
+
+
+def test_a_batch_of_gradients_has_as_many_columns_as_the_model_has_parameters(steps: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    import randeigen.torch
+
+    model = torch.nn.Linear(40, 3)
+    losses = model(torch.randn(30, 40)).square().sum(1)
+    randeigen.torch.backward(losses, model, rule=RandEigen.as_published(0.1))
+    assert set(steps) == {paper_steps(123)}
+
+
+def test_where_inner_products_alone_are_known_d_is_that_of_the_papers_model(steps: list[int]) -> None:
+    gram = np.zeros((31, 31))
+    gram[:30, :30] = ROWS @ ROWS.T
+    geometry = GramGeometry(gram, np.ones(30), np.ones((30, 8)))
+    RandEigen.as_published(0.1).weigh(geometry, 3, np.random.default_rng(0))
+    assert set(steps) == {41}

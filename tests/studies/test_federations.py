@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from randeigen.lab.paper.cells import chosen
+from randeigen.lab.paper.collect import Records
 from randeigen.lab.stacked_sgd import bands
 from studies.documents import redrawn
 from studies.federations import BACKDOORS, RULES, Cell, cells, findings, longest, table
@@ -143,3 +145,62 @@ def test_bands_cover_every_step_once_and_leave_few_idle(active: list[int]) -> No
     for part, width in found:
         assert all(0.7 * width <= active[step] <= width for step in part)
         assert len({float(pace[step, 0]) for step in part}) == 1
+
+
+def of_100_rounds(name: str) -> Any:
+    """A cell of Table 4 with its three seeds, from the records of the paper."""
+    measured = Records(ROOT / "results").measured(chosen("table:images", [name])[0])
+    assert measured is not None
+    assert (measured.rounds, len(measured.runs)) == (100, 3), name
+    assert {run.path.parent.name for run in measured.runs} == {"table-images"}
+    return measured
+
+
+def sentences(page: str, start: str) -> str:
+    """A paragraph in one line."""
+    return " ".join(page[page.index(start) :].partition("\n\n")[0].split())
+
+
+def test_what_the_page_says_of_images_dealt_out_evenly_is_in_records_of_commits_that_exist() -> None:
+    text = sentences((ROOT / "docs" / "laboratory.md").read_text(), "*Dealt out evenly*, ")
+    attacks, apart, success = ("mra", "dba", "mpa", "hidra", "tma"), {}, []
+    for data in ("mnist", "fashion-mnist"):
+        for attack in attacks:
+            one = of_100_rounds(f"{data}/{attack}/randeigen")
+            apart[data, attack] = one.accuracy.mean - one.clean
+            success += [] if one.asr is None else [abs(one.asr.mean - one.clean_asr)]
+    below = apart.pop(("fashion-mnist", "dba"))
+    assert f"within {max(map(abs, apart.values())):.2f} points" in text
+    assert f"where it is {-below:.1f} below" in text
+    assert max(success) <= 0.2
+    assert "every backdoor within 0.2 points" in text
+    costs = [of_100_rounds(f"{data}/none/randeigen") for data in ("mnist", "fashion-mnist")]
+    first, second = (abs(one.clean - one.accuracy.mean) for one in costs)
+    assert f"costs {first:.2f} points on MNIST and {second:.2f} on Fashion-MNIST" in text
+    for rule, words in (("none", "the mean to"), ("filtering", "FILTERING to")):
+        ends = [of_100_rounds(f"{data}/hidra/{rule}").accuracy.mean for data in ("mnist", "fashion-mnist")]
+        assert f"{words} {ends[0]:.1f} and {ends[1]:.1f}%" in text
+    rates = [of_100_rounds(f"{data}/mra/none").asr.mean for data in ("mnist", "fashion-mnist")]
+    assert f"reach {rates[0]:.1f} and {rates[1]:.1f}%" in text
+    assert rates[0] < 80
+
+
+def test_the_readmes_numbers_of_federations_are_in_these_records() -> None:
+    text = sentences((ROOT / "README.md").read_text(), "**As a laboratory**")
+    hidra, dba = of_100_rounds("mnist/hidra/none"), of_100_rounds("mnist/dba/none")
+    held, kept_out = of_100_rounds("mnist/hidra/randeigen"), of_100_rounds("mnist/dba/randeigen")
+    assert f"plain mean to {hidra.accuracy.mean:.0f}% accuracy" in text
+    assert f"succeeds on {dba.asr.mean:.0f}% of images" in text
+    assert f"unattacked, at {held.accuracy.mean:.0f}% and at {kept_out.asr.mean:.1f}%" in text
+    assert abs(held.accuracy.mean - held.clean) < 0.1
+
+
+def test_the_page_says_of_which_cells_the_tree_was_not_kept() -> None:
+    runs = json.loads((ROOT / "results" / "federations.json").read_text())["cells"]
+    even = [run for run in runs if run["cell"]["partition"] == "iid"]
+    lost = [run for run in runs if "+" in run["versions"]["commit"]]
+    assert {run["versions"]["commit"] for run in lost} == {"e53d5d8+mra-rate"}
+    assert all(run in even for run in lost)
+    page = (ROOT / "docs" / "laboratory.md").read_text()
+    said = f"Of the {len(even)} cells dealt out evenly, {len(lost)} name the commit `e53d5d8+mra-rate`"
+    assert said in sentences(page, "The tables below are a study of all attacks")

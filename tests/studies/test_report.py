@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
 import subprocess
 import time
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -282,11 +285,67 @@ def test_the_page_links_every_number_to_a_record_that_is_there_and_names_its_com
     links = re.findall(r'<a href="([^"#]+)"', text)
     assert len(links) >= 5
     assert all((page.parent / link).is_file() for link in links)
-    assert "randeigen reproduce table:images --cell &#x27;mnist/hidra/randeigen&#x27; --seed 0" in text
+    assert "<code>randeigen reproduce table:images --cell 'mnist/hidra/published' --seed 0 " in text
     assert "93.4" in text
     assert not re.search(r'(src|href)="(https?:)?//', text), "the page needs the network"
     for word in ('class="good"', 'class="bad"', "not run", "prefers-color-scheme: dark", 'name="viewport"'):
         assert word in text
+
+
+def test_a_cell_links_to_the_record_of_each_seed_and_one_command_makes_them_all(results: Path) -> None:
+    page = results / "report.html"
+    write_report(results, page)
+    text = page.read_text()
+    records = sorted((results / "paper" / "table-images").glob("mnist-hidra-randeigen-*.json"))
+    links = [
+        f'<a href="paper/table-images/{path.name}" title="commit abc1234">{seed}</a>'
+        for seed, path in enumerate(records)
+    ]
+    assert f'<small class="seeds">seed {" ".join(links)}</small></td>' in text
+    (command,) = re.findall(r"<code>(randeigen reproduce .*?/hidra/randeigen' .*?)</code>", text)
+    assert command.endswith(" --cell 'mnist/hidra/randeigen' --seed 0 --seed 1 --seed 2 --rounds 100")
+
+
+def test_commands_that_differ_in_more_than_the_seed_are_named_one_by_one(results: Path) -> None:
+    path = Job(cell("mnist/hidra/randeigen"), 1, 100).path(results / "paper")
+    record = json.loads(path.read_text())
+    record["made"] |= {"command": record["made"]["command"] + " --device cuda", "commit": "d" * 40}
+    path.write_text(json.dumps(record))
+    write_report(results, results / "report.html")
+    listed = re.findall(r"<li><code>(.*?hidra/randeigen'.*?)</code> <small>(.*?)</small>", _text(results))
+    assert [(command.partition("' ")[2], commit) for command, commit in listed] == [
+        ("--seed 0 --seed 2 --rounds 100", "commit abc1234"),
+        ("--seed 1 --rounds 100 --device cuda", "commit dddddddddddd"),
+    ]
+
+
+def test_seeds_of_one_study_share_its_link(results: Path) -> None:
+    cells = [
+        {
+            "cell": {"data": "mnist", "attack": "dba", "rule": "randeigen", "partition": "iid", "seed": seed},
+            "history": history(0.7, 15),
+            "seconds": 3.0,
+            "versions": {"commit": "1234567"},
+        }
+        for seed in (0, 1)
+    ]
+    (results / "federations.json").write_text(json.dumps({"cells": cells}))
+    write_report(results, results / "report.html")
+    assert 'seed <a href="federations.json" title="commit 1234567">0, 1</a></small>' in _text(results)
+
+
+def test_links_reach_records_in_folders_of_any_name(results: Path, tmp_path: Path) -> None:
+    odd = tmp_path / 'réc ords #1 100% "&'
+    results.rename(odd)
+    write_report(odd, tmp_path / "report.html")
+    links = re.findall(r'<a href="([^"#]+)"', (tmp_path / "report.html").read_text())
+    assert len(links) >= 5
+    assert all((tmp_path / unquote(html.unescape(link))).is_file() for link in links)
+    assert all(link.startswith("r%C3%A9c%20ords%20%231%20100%25%20%22%26/") for link in links)
+
+
+def _text(results: Path) -> str:
+    return (results / "report.html").read_text()
 
 
 def test_the_same_tables_are_markdown(results: Path) -> None:
@@ -318,7 +377,7 @@ def test_a_baseline_is_marked_by_its_attack_success_as_by_its_accuracy(
     assert number.startswith("*") == marked
     write_report(results, results / "page.html")
     (colour,) = re.findall(
-        rf"<td([^>]*)><a [^>]*>{100 * accuracy:.1f} / {100 * asr:.1f}<", (results / "page.html").read_text()
+        rf"<td([^>]*)>{100 * accuracy:.1f} / {100 * asr:.1f}<", (results / "page.html").read_text()
     )
     assert ('class="near"' in colour) == marked
 
@@ -462,6 +521,7 @@ def test_a_damaged_file_is_named_in_a_sentence(name: str, results: Path) -> None
         ('"made": {', '"made": "by hand", "other": {'),
         ('"history": [', '"history": "abc", "other": ['),
         ('"history": [', '"history": [1, 2], "other": ['),
+        ('"history": [', '"accuracy": 0.99, "history": ['),
     ],
 )
 def test_a_cell_with_a_damaged_record_is_named_in_a_sentence(part: str, text: str, results: Path) -> None:
@@ -486,3 +546,44 @@ def test_a_folder_in_which_no_file_is_a_record_makes_no_page(tmp_path: Path) -> 
     assert code == 2
     assert "nonethatthereportknows" in said
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 1}, "itsseedis1andnot0,whichitsnamesays"),
+        ({"rule": "mean"}, "itsruleis'mean'andnot'randeigen'"),
+        ({"attack": "none"}, "itsattackis'none'andnot'tma'"),
+        ({"task": "fashion-mnist"}, "itstaskis'fashion-mnist'"),
+        ({"eps": 0.1}, "itsepsis0.1andnot0.2"),
+        ({"rounds": 50}, "itsroundsis50andnot100"),
+    ],
+)
+def test_a_record_under_another_cells_or_seeds_name_is_not_counted(
+    change: dict[str, Any], said: str, results: Path
+) -> None:
+    one = Job(cell("mnist/tma/randeigen"), 0, 100)
+    path = one.path(results / "paper")
+    content = json.loads(path.read_text())
+    content["spec"] = asdict(one.config) | {"feared": 0.2}
+    path.write_text(json.dumps(content))
+    assert report(results)[0] == 0
+    content["spec"] |= change
+    path.write_text(json.dumps(content))
+    code, told = report(results)
+    assert code == 2
+    assert path.name in told
+    assert said in told
+
+
+def test_where_no_claim_can_be_judged_it_is_said_what_there_is(tmp_path: Path) -> None:
+    for rule in ("none", "randeigen"):
+        put(tmp_path, cell(f"digits/tma/{rule}", "table:small"), 0, 2, 0.5)
+    (said,) = sentences(Records(tmp_path))
+    assert "No line of the paper's result tables" in said
+    assert (
+        "shows Table 4 in small: digits (2 of 42 cells); Figure 3 in small: digits (1 of 35 cells)." in said
+    )
+    write_record(tmp_path / "theorems" / "theorems.json", {"checks": []})
+    (said,) = sentences(Records(tmp_path))
+    assert said.endswith("(1 of 35 cells); Every statement that can be tested numerically.")

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,15 @@ import typer
 
 from randeigen.cli.console import INTERRUPTED, print_error
 from randeigen.errors import RandEigenError
-from randeigen.lab.record_files import check_record, described, file_name, find_record
+from randeigen.lab.record_files import (
+    check_folder,
+    check_pages,
+    check_place,
+    described,
+    earlier_record,
+    file_name,
+    find_record,
+)
 from randeigen.provenance import command, commit
 
 if TYPE_CHECKING:
@@ -48,6 +56,24 @@ class RunFolder(Generic[Record]):
     kind: type[Record]
     fresh: bool  # whether what an earlier call left is ignored
 
+    def prepare(
+        self, runs: Iterable[tuple[Any, Sequence[str]]], pages: Callable[[str], Sequence[str]]
+    ) -> None:
+        """Make the folder; refuse before any run what these would overwrite that is not theirs.
+
+        Parameters:
+            runs: the configuration of each, and the words of its name.
+            pages: the names of pages and pictures that a run of this name makes, alone or with others.
+        """
+        check_folder(self.path)
+        for config, words in runs:
+            earlier = self._find(config, words)
+            if earlier is None or self.fresh:
+                check_place(self.path, self.kind, config, words)
+            name = file_name(config, words) if earlier is None or self.fresh else earlier.name
+            check_pages(self.path / page for page in pages(name))
+        self.path.mkdir(parents=True, exist_ok=True)
+
     def run_or_resume(
         self, config: Any, words: Sequence[str], label: str, run: Callable[[str, Path], Record]
     ) -> FinishedRun[Record]:
@@ -55,7 +81,6 @@ class RunFolder(Generic[Record]):
         earlier = self._find(config, words)
         if earlier is not None and not self.fresh:
             path = self.path / f"{earlier.name}.json"
-            check_record(path)
             print_error(f"{label}: already there, {path} (--fresh runs it again)")
             return earlier
         name = file_name(config, words)
@@ -65,6 +90,10 @@ class RunFolder(Generic[Record]):
         else:
             self._adopt_checkpoint(checkpoint, config, words)
         record = replace(run(name, checkpoint), made={"command": command("randeigen"), "commit": commit()})
+        if not self.fresh and (meanwhile := self._find(config, words)):
+            checkpoint.unlink(missing_ok=True)
+            print_error(f"{label}: another process made its record meanwhile, and it stays")
+            return meanwhile
         record.write(self.path / f"{name}.json")
         checkpoint.unlink(missing_ok=True)
         if earlier is not None and earlier.name != name:  # an old name: --fresh replaces the record
@@ -72,7 +101,9 @@ class RunFolder(Generic[Record]):
         return FinishedRun(record, name)
 
     def _find(self, config: Any, words: Sequence[str]) -> FinishedRun[Record] | None:
-        match = find_record(self.path, self.kind, config, words)
+        """What an earlier call left; --fresh replaces it whatever was done to it."""
+        find = find_record if self.fresh else earlier_record
+        match = find(self.path, self.kind, config, words)
         return match and FinishedRun(*match)
 
     def _adopt_checkpoint(self, checkpoint: Path, config: Any, words: Sequence[str]) -> None:

@@ -88,6 +88,7 @@ class DeviceGramAccumulator(GramAccumulator):
             lambda: self.start,
             precision=self.precision,
             floor=self.underflow,
+            columns=self.columns,
         )
 
 
@@ -213,6 +214,7 @@ class DeviceGramGeometry(WideGramGeometry, DeviceCloud):
             precision=self.precision,
             floor=self.floor,
             beyond=self.beyond,
+            columns=self.columns,
         )
 
 

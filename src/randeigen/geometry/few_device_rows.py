@@ -91,7 +91,8 @@ class FewDeviceRows(GramAccumulator):
             return whole
         return FilteredGram(
             whole.gram, whole.prior_weights, whole.directions,
-            precision=whole.precision, floor=whole.floor, there=self.there, early=self.early,
+            precision=whole.precision, floor=whole.floor, columns=whole.columns, there=self.there,
+            early=self.early,
         )  # fmt: skip
 
 

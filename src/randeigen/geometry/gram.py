@@ -49,6 +49,7 @@ class MeasuredGeometry(ABC):
     """A geometry of which everything was measured: `GramGeometry` or `SketchGeometry`, both dataclasses."""
 
     partial: ClassVar[bool] = False
+    columns: int | None = None
     prior_weights: Array  # (n,)
     precision: float  # rounding of an inner product, relative to the two rows' norms
     floor: float  # squared norms below this may have underflowed
@@ -169,6 +170,7 @@ class GramGeometry(MeasuredGeometry):
     distortion: float = 0.0
     floor: float = 0.0  # squared norms below this may have underflowed
     beyond: Mask | None = None  # (n,) rows further out than the matrix says; None: there are none
+    columns: int | None = None  # how many were measured, d; None where the products alone are known
     coordinates: ClassVar[None] = None  # inner products are all there is
     origin: ClassVar[None] = None
     check: ClassVar[None] = None  # it is exact: the certificate needs no other measurement

@@ -113,7 +113,7 @@ class GramAccumulator:
 
     def __init__(self, n: int, seed: int, segment: int = 0) -> None:
         self._coins = [seed, Stream.MEASUREMENT, *([segment] if segment else [])]
-        self.n, self.unusable = n, np.zeros(n, dtype=bool)
+        self.n, self.columns, self.unusable = n, 0, np.zeros(n, dtype=bool)
         self.total, self._is_empty = nothing(n), True
         self.precision = self.underflow = 0.0  # what rounding, and underflow, may take from an entry
         self.offset = False  # whether some block was far from the origin: the next ones will be too
@@ -131,6 +131,7 @@ class GramAccumulator:
 
     def add(self, columns: slice, block: Block) -> None:
         """One block of columns, from the first pivot near its rows: none, random ones, the median."""
+        self.columns += block.shape[1]
         self.norms, is_first = None, self._is_empty
         looks_offset = self.offset or (is_first and self._looks_offset(block))
         if not looks_offset and self._add_from(block, None):
@@ -157,7 +158,8 @@ class GramAccumulator:
         beyond = total.beyond if np.count_nonzero(total.beyond) else None
         unit, ones = 2.0**total.exponent, np.ones(self.n)
         start = (lambda: self.start) if self.n <= MAX_FEW_ROWS else self.start
-        return GramGeometry(total.gram, ones, start, unit, self.precision, 0.0, total.floor + lost, beyond)
+        known = self.precision, 0.0, total.floor + lost, beyond, self.columns
+        return GramGeometry(total.gram, ones, start, unit, *known)
 
     def _looks_offset(self, block: Block) -> bool:
         """Whether a few columns show an offset that most rows share, which saves the plain product.

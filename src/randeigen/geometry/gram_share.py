@@ -66,5 +66,5 @@ class GramShare:
         """
         whole = GramAccumulator(self.n, seed)
         whole.total, whole.unusable = self.measured, self.unusable
-        whole.precision, whole.underflow = self.precision, self.underflow
+        whole.precision, whole.underflow, whole.columns = self.precision, self.underflow, self.columns
         return whole.geometry()

@@ -32,6 +32,7 @@ class PartialGeometry:
     partial: ClassVar[bool] = True
     scale: ClassVar[float] = 1.0
     distortion: ClassVar[float] = 0.0
+    columns: ClassVar[None] = None
     coordinates: ClassVar[None] = None
     origin: ClassVar[None] = None
     beyond: ClassVar[None] = None

@@ -23,7 +23,7 @@ class WideGramAccumulator(SketchAccumulator):
     def __init__(self, n: int, seed: int) -> None:
         super().__init__(n, 0, seed, None)
         self.gram = np.zeros((n + 1, n + 1))
-        self.has_unit = False
+        self.has_unit, self.columns = False, 0
 
     def unit_limits(self) -> UnitLimits:
         """As for points, but they are squared."""
@@ -38,6 +38,7 @@ class WideGramAccumulator(SketchAccumulator):
             magnitudes = largest_magnitudes(block)
             self.exponent = scale_exponent(magnitudes[np.isfinite(magnitudes)])
             self.has_unit = bool(magnitudes.any())
+        self.columns += block.shape[1]
         super()._add(columns, block)
 
     def _store(self, columns: slice, centred: Block, origin: Block) -> None:
@@ -63,6 +64,7 @@ class WideGramAccumulator(SketchAccumulator):
             2.0**self.exponent,
             self.precision,
             beyond=self._usable_beyond(),
+            columns=self.columns,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -13,12 +12,11 @@ import torch
 
 import randeigen
 from randeigen import attacks
-from randeigen.errors import BadFile
 from randeigen.lab import servers
 from randeigen.lab.config import FederatedConfig
 from randeigen.lab.federated import check_inputs
 from randeigen.lab.partition import check_enough
-from randeigen.lab.record_files import check_record, federation_words, file_name, find_record
+from randeigen.lab.record_files import check_folder, earlier_record, federation_words
 from randeigen.lab.results import FederatedRecord
 from randeigen.lab.stacked_model import StackedModel
 from randeigen.lab.tasks import Task
@@ -58,41 +56,15 @@ def earlier_records(
     """The records that earlier calls left of these runs, with their files.
 
     Raises BadFile for a file that a run would overwrite, or that does not hold all of its rounds: somebody
-    wrote or edited it.
+    wrote or edited it; and, where one is missing, for a folder that nothing can be written to.
     """
-    if folder.exists() and not folder.is_dir():
-        raise BadFile(f"{folder} is a file; give a folder for the records, or move it.")
-    records = {}
+    earlier, configs = {}, list(configs)
     for config in configs:
-        words = federation_words(config)
-        path = folder / f"{file_name(config, words)}.json"
-        if match := find_record(folder, FederatedRecord, config, words):
-            record, path = match[0], folder / f"{match[1]}.json"
-            check_record(path)
-            if [metrics.round for metrics in record.history] != list(range(1, config.rounds + 1)):
-                raise BadFile(
-                    f"{path} should hold rounds 1 to {config.rounds} and has {len(record.history)} rounds: "
-                    "it was edited; move or delete it, and the run is made again."
-                )
-            records[config] = record, path
-        elif path.exists():
-            raise BadFile(
-                f"{path} has the name of a run's record, but {_difference(path, config)}; move or delete it: "
-                "a sweep overwrites nothing."
-            )
-    return records
-
-
-def _difference(path: Path, config: FederatedConfig) -> str:
-    """What keeps the file from being the record of this run."""
-    try:
-        spec = FederatedRecord.read(path).spec
-    except (BadFile, OSError):
-        return "cannot be read as one"
-    pairs = [(field.name, getattr(spec, field.name), getattr(config, field.name)) for field in fields(spec)]
-    return "its spec says " + ", ".join(
-        f"{name}={value!r} where the run has {own!r}" for name, value, own in pairs if value != own
-    )
+        if match := earlier_record(folder, FederatedRecord, config, federation_words(config)):
+            earlier[config] = match[0], folder / f"{match[1]}.json"
+    if any(config not in earlier for config in configs):
+        check_folder(folder)
+    return earlier
 
 
 @cache

@@ -154,6 +154,15 @@ def checked_run(path: Path, content: Any, what: str = "a run") -> dict[str, Any]
     return record
 
 
+def check_summary(path: Path, record: Mapping[str, Any], what: str = "a run") -> None:
+    """Refuse a record whose accuracy or success is not that of its last round: one of them was edited."""
+    last = record["history"][-1]
+    for name in ("accuracy", "asr"):
+        if name in record and record[name] != last[name]:
+            summary, of_round = _brief(record[name]), _brief(last[name])
+            raise damaged(path, f"its {name} is {summary} and that of its last round {of_round}", what)
+
+
 def full_spec(path: Path, spec: Mapping[str, Any], what: str = "a run") -> dict[str, Any]:
     """The settings of a run with those that were added since: what older records were run with."""
     central = "defence" in spec

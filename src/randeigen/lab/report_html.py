@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from randeigen.lab import charts
 from randeigen.pages import html_page
@@ -23,6 +24,8 @@ td.left:first-child, th.left:first-child { position: sticky; left: 0; background
 td small { color: var(--soft); display: block; line-height: 1.25; font-size: .78rem }
 td.words { white-space: normal; min-width: 11rem; text-align: left }
 td a { color: inherit; text-decoration-color: var(--soft) }
+.seeds a { display: inline-block; padding: .15rem .35rem }
+details li { max-width: none }
 .charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr)) }
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0 }
 details { margin: .6rem 0 } summary { cursor: pointer } code { font-size: .88em; overflow-wrap: anywhere }
@@ -35,15 +38,30 @@ h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem } a { color: #0072b2 }
 LONG = 24  # characters: longer text is set as words, left and over several lines
 
 
+class Link(NamedTuple):
+    """To a record, named after its seeds; `hint` shows on hover."""
+
+    seeds: str
+    target: str
+    hint: str = ""
+
+
+class Origin(NamedTuple):
+    """What makes some records."""
+
+    command: str
+    commits: str
+
+
 @dataclass(frozen=True)
 class TableCell:
-    """Text, a second line, a colour (good, bad, near, none) and what it links to; `hint` shows on hover."""
+    """Text, a second line, a colour (good, bad, near, none), its records and the commands that make them."""
 
     text: str
     below: str = ""
     mood: str = ""
-    link: str = ""
-    hint: str = ""
+    links: tuple[Link, ...] = ()
+    origins: tuple[Origin, ...] = ()
 
 
 def table(titles: Sequence[str], lines: Sequence[Sequence[TableCell | str]]) -> str:
@@ -55,7 +73,19 @@ def table(titles: Sequence[str], lines: Sequence[Sequence[TableCell | str]]) -> 
         "<tr>" + "".join(_cell(kind, cell) for kind, cell in zip(kinds, line, strict=True)) + "</tr>"
         for line in lines
     )
-    return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'
+    return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>' + _commands(lines)
+
+
+def _commands(lines: Sequence[Sequence[TableCell | str]]) -> str:
+    """The commands behind a table, folded up; nothing where there are none."""
+    cells = (cell for line in lines for cell in line if isinstance(cell, TableCell))
+    origins = dict.fromkeys(origin for cell in cells for origin in cell.origins)
+    listing = "\n".join(
+        f"<li><code>{escape(command, quote=False)}</code> <small>commit {escape(commits)}</small></li>"
+        for command, commits in origins
+    )
+    summary = "<summary>the commands that make these records</summary>"
+    return f"\n<details>{summary}<ul>\n{listing}\n</ul></details>" if origins else ""
 
 
 def _kind(column: Sequence[TableCell | str]) -> str:
@@ -67,13 +97,14 @@ def _kind(column: Sequence[TableCell | str]) -> str:
 def _cell(kind: str, cell: TableCell | str) -> str:
     if isinstance(cell, str):
         return f"<td{kind}>{escape(cell)}</td>"
-    inside = escape(cell.text)
-    if cell.link:
-        inside = f'<a href="{escape(cell.link)}">{inside}</a>'
     below = "".join(f"<small>{escape(line)}</small>" for line in cell.below.split("; ") if line)
     mood = f' class="{cell.mood}"' if cell.mood else ""
-    hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
-    return f"<td{mood}{hint}>{inside}{below}</td>"
+    links = " ".join(
+        f'<a href="{escape(link.target)}" title="{escape(link.hint)}">{escape(link.seeds)}</a>'
+        for link in cell.links
+    )
+    seeds = f'<small class="seeds">seed {links}</small>' if links else ""
+    return f"<td{mood}>{escape(cell.text)}{below}{seeds}</td>"
 
 
 def paragraphs(*words: str) -> str:

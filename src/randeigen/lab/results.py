@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -103,13 +103,13 @@ class RunRecord(Generic[Config, M]):
             history = tuple(metrics(**one) for one in content["history"])
             spec = config(**{**cls.unwritten, **content["spec"]})
             return cls(spec, history, content["versions"], content.get("made", {}))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadFile(f"{os.fspath(path)} is not the record of a run ({error}); delete it.") from error
 
     @classmethod
     def finished(cls: type[Self], path: str | os.PathLike[str], spec: Any) -> Self | None:
         """The record of this very configuration, if the file holds it."""
-        with suppress(FileNotFoundError, BadFile):
+        with suppress(OSError, BadFile):
             record = cls.read(path)
             return record if record.spec == spec else None
         return None
@@ -137,6 +137,19 @@ def versions(device: str) -> dict[str, str]:
     return used
 
 
+# What reading a file that is no checkpoint can end in.
+NO_CHECKPOINT = (
+    AttributeError,
+    BadZipFile,
+    EOFError,
+    IsADirectoryError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 @dataclass(frozen=True)
 class Checkpoint(Generic[M]):
     """A run after some of its rounds or epochs: enough to continue it to the same record."""
@@ -158,19 +171,32 @@ class Checkpoint(Generic[M]):
     @staticmethod
     def read(path: Path, spec: Any, device: Any, metrics: type[M]) -> Checkpoint[M] | None:
         """The checkpoint of this configuration; None if there is no file, or it is another run's."""
-        if not path.is_file():
+        if not path.exists():
             return None
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                written, history = json.loads(bytes(file["told"]))
-                if {f.name for f in fields(spec)} != set(written) or type(spec)(**written) != spec:
-                    return None
-                arrays = {name: torch.from_numpy(file[name]).to(device) for name in file.files[1:]}
+        with _opened(path) as (written, history, file):
+            if {f.name for f in fields(spec)} != set(written) or type(spec)(**written) != spec:
+                return None
+            arrays = {name: torch.from_numpy(file[name]).to(device) for name in file.files[1:]}
             past = tuple(metrics(**one) for one in history)
-        except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
-            raise BadFile(f"{path} is not the checkpoint of a run ({error}); delete it.") from error
-        weights = arrays.pop("weights")
+            weights = arrays.pop("weights")
         return Checkpoint(weights, {name.removeprefix("state."): a for name, a in arrays.items()}, past)
+
+    @staticmethod
+    def settings(path: Path) -> dict[str, Any]:
+        """The settings of the run whose checkpoint this is."""
+        with _opened(path) as (written, _, _):
+            return dict(written)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]], Any]]:
+    """Settings, history and arrays; BadFile for a file that is no checkpoint."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            yield (*json.loads(bytes(file["told"])), file)
+    except NO_CHECKPOINT as error:
+        why = "it is a folder" if path.is_dir() else str(error).rstrip(".")
+        raise BadFile(f"{path} is not the checkpoint of a run ({why}); move or delete it.") from error
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from randeigen.lab.config import FederatedConfig
 from randeigen.lab.devices import device_named
 from randeigen.lab.federated import run
 from randeigen.lab.preflight import check_federation, earlier_records
-from randeigen.lab.record_files import federation_words, file_name
+from randeigen.lab.processes import in_processes
+from randeigen.lab.record_files import earlier_record, federation_words, file_name
 from randeigen.lab.results import FederatedRecord, RoundMetrics
 from randeigen.provenance import commit
 from randeigen.rules.base import is_count
@@ -62,10 +62,9 @@ class Sweep:
             raise MissingExtra("a sweep in a TOML file needs Python 3.11; give options instead.") from None
         try:
             return Sweep(tomllib.loads(Path(path).read_text()))
-        except FileNotFoundError:
-            raise BadFile(
-                f"there is no file {os.fspath(path)}; give a TOML file that describes a sweep."
-            ) from None
+        except (FileNotFoundError, IsADirectoryError):
+            kind = "is a folder" if Path(path).is_dir() else "is not there"
+            raise BadFile(f"{os.fspath(path)} {kind}; give a TOML file that describes a sweep.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise BadFile(f"{os.fspath(path)} is not a TOML file ({error}).") from error
 
@@ -217,9 +216,15 @@ def run_sweep(
         else:
             missing.append(config)
     provenance = {"command": command, "commit": commit()}
-    with _runs(missing, folder, device, jobs, provenance, on_round) as finished:
-        for config, path in finished:
-            over(config, path, FederatedRecord.read(path), False)
+    tasks = [(config, folder, device, provenance) for config in missing]
+    runs = (
+        (_run_one(task, on_round) for task in tasks)
+        if jobs == 1 or len(tasks) < 2
+        else in_processes(_run_one, tasks, min(jobs, len(tasks)))
+    )
+    with closing(runs):
+        for config, path, reused in runs:
+            over(config, path, FederatedRecord.read(path), reused)
     return [paths[config] for config in configs]
 
 
@@ -236,40 +241,23 @@ def checked_runs(
     return resolved, earlier_records(resolved, folder)
 
 
-@contextmanager
-def _runs(
-    configs: Sequence[FederatedConfig],
-    folder: Path,
-    device: str,
-    jobs: int,
-    provenance: dict[str, Any],
-    on_round: Callable[[FederatedConfig, RoundMetrics], None] | None,
-) -> Iterator[Iterator[tuple[FederatedConfig, Path]]]:
-    if jobs == 1 or len(configs) < 2:
-        yield (_run_one((config, folder, device, provenance), on_round) for config in configs)
-        return
-    with get_context("spawn").Pool(min(jobs, len(configs)), _one_thread) as pool:
-        yield pool.imap_unordered(_run_one, [(config, folder, device, provenance) for config in configs])
-
-
-def _one_thread() -> None:
-    """Processes beside each other must not each take all cores."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
 def _run_one(
     task: tuple[FederatedConfig, Path, str, dict[str, Any]],
     on_round: Callable[[FederatedConfig, RoundMetrics], None] | None = None,
-) -> tuple[FederatedConfig, Path]:
+) -> tuple[FederatedConfig, Path, bool]:
+    """The configuration, where its record is, and whether another process has made it meanwhile."""
     config, folder, device, provenance = task
-    name = file_name(config, federation_words(config))
+    words = federation_words(config)
+    name = file_name(config, words)
     checkpoint, path = folder / f"{name}.checkpoint.npz", folder / f"{name}.json"
+    if earlier_record(folder, FederatedRecord, config, words):
+        return config, path, True
     began = time.monotonic()
     report = None if on_round is None else lambda metrics: on_round(config, metrics)
     record = run(config, device=device, checkpoint=checkpoint, progress=report)
     record = replace(record, made={**provenance, "seconds": round(time.monotonic() - began, 2)})
-    record.write(path)
+    meanwhile = FederatedRecord.finished(path, config) is not None
+    if not meanwhile:
+        record.write(path)
     checkpoint.unlink(missing_ok=True)
-    return config, path
+    return config, path, meanwhile

@@ -7,14 +7,16 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from randeigen.errors import BadFile, MissingExtra
-from randeigen.lab.record_checks import checked_run, full_spec
+from randeigen.errors import BadFile, BadParameter, MissingExtra
+from randeigen.lab.record_checks import check_summary, checked_run, damaged, full_spec
+from randeigen.lab.study_rows import is_study, records_of_study
 from randeigen.rows.write import replacing
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 # Two-sided 95% points of Student's t by degrees of freedom from 1, and the normal's, for all beyond.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 Z95 = 1.959963984540054
+RECORD_NAME = re.compile(r"-seed\d+(-[0-9a-f]{12})?\.json$")
+HEADER_CHARACTERS = 10_000  # no table of ours has a longer first line
 
 
 class Interval(NamedTuple):
@@ -66,13 +70,16 @@ def load(folder: str | os.PathLike[str], *, rounds: bool = False) -> pandas.Data
         load("sweep").groupby(["attack", "rule"]).accuracy.mean()
 
     Parameters:
-        folder: where the records are, in it or in folders inside it. Other files are passed over, and
-            hidden ones.
+        folder: where the records are, in it or in folders inside it. A study that has all of its
+            federations in one file, such as results/language.json or results/federations.json, has a row for
+            each. Hidden files are passed over, and others: of results/, the studies that keep no rounds of
+            single runs (digits, unlike, partitions, poisoning), measurements, and what is no training.
         rounds: whether the table has one row for each round of a run and not one for each run.
 
     Returns:
         The settings of each run and its results; settings that an older record lacks are what it was run
-        with.
+        with, and what does not apply is empty. `attack` and `rule` are as `simulate` takes them; in rows of a
+        study `cell` is what it calls them, `sst2/ep-boosted/filtering`, whatever sigma a seed had measured.
 
     Raises:
         MissingExtra: pandas is not installed.
@@ -101,8 +108,7 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
     """The records of a folder as a list of dicts, with the same keys as the columns of `load`.
 
     Parameters:
-        folder: where the records are, in it or in folders inside it. Other files are passed over, and
-            hidden ones.
+        folder: where the records are, in it or in folders inside it; `load` says which files are passed over.
         rounds: whether there is one dict for each round of a run and not one for each run.
 
     Returns:
@@ -121,6 +127,8 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
         ...     [line["round"] for line in records(folder, rounds=True)]
         [1, 2]
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise BadParameter(f"folder={folder!r}; give the path of a folder that holds records of runs.")
     path = Path(folder)
     if not path.is_dir():
         raise BadFile(f"there is no folder {path}; give one that holds records of runs.")
@@ -134,7 +142,7 @@ def records(folder: str | os.PathLike[str], *, rounds: bool = False) -> list[dic
 
 def visible(folder: Path) -> list[Path]:
     """The JSON files in the folder and in those inside it, but for what an interrupted write has left."""
-    paths = sorted(folder.rglob("*.json"))
+    paths = sorted(path for path in folder.rglob("*.json") if path.is_file())
     return [one for one in paths if not any(part.startswith(".") for part in one.relative_to(folder).parts)]
 
 
@@ -142,22 +150,26 @@ def lines_of(paths: Iterable[Path], *, rounds: bool = False) -> list[dict[str, A
     """The table of these files, in their order."""
     lines = []
     for path in paths:
-        record = _record(path)
-        if record is not None:
+        for record in _records(path):
             lines += _by_round(record, path) if rounds else [_row(record, path)]
     return lines
 
 
-def _record(path: Path) -> Mapping[str, Any] | None:
-    """The record with all of its settings; None of a file that is another thing."""
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The runs in a file, with all of their settings; none where it is another thing."""
     try:
         content = json.loads(path.read_text())
-    except (ValueError, RecursionError, OSError):
-        return None
+    except (ValueError, RecursionError, OSError) as error:
+        if RECORD_NAME.search(path.name):  # one that is left out would be missed
+            raise damaged(path, f"it cannot be read as JSON ({error})") from error
+        return []
+    if is_study(content):
+        return list(records_of_study(path, content))
     if not isinstance(content, dict) or not {"spec", "history", "versions"} <= content.keys():
-        return None
+        return []
     record = checked_run(path, content)
-    return record | {"spec": full_spec(path, record["spec"])}
+    check_summary(path, record)
+    return [record | {"spec": full_spec(path, record["spec"])}]
 
 
 def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -170,6 +182,7 @@ def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
     }
     return {
         **record["spec"],
+        **record.get("study", {}),
         "rounds_run": len(history),
         "accuracy": last["accuracy"],
         "asr": last["asr"],
@@ -184,9 +197,9 @@ def _row(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _by_round(record: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
-    spec = record["spec"]
+    spec = {**record["spec"], **record.get("study", {})}
     return [
-        {**spec, **{k: v for k, v in one.items() if k != "more"}, "record": str(path)}
+        {**spec, **{k: v for k, v in one.items() if not isinstance(v, dict | list)}, "record": str(path)}
         for one in record["history"]
     ]
 
@@ -199,6 +212,16 @@ def write_csv(lines: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) 
     writer.writerows(lines)
     with replacing(path) as file:
         file.write(text.getvalue().encode())
+
+
+def is_own_csv(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a table that `write_csv` made of records."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            titles = next(csv.reader([file.readline(HEADER_CHARACTERS)]), [])
+    except (OSError, ValueError, csv.Error):
+        return False
+    return {"attack", "seed", "accuracy", "asr", "record"} <= {*titles}
 
 
 def over_seeds(

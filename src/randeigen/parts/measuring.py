@@ -79,6 +79,7 @@ class MeasuredParts:
         whole.total = reduce(added, (each.total for each in every))
         whole.precision = max(each.precision for each in every)
         whole.underflow = sum(each.underflow for each in every)
+        whole.columns = sum(each.columns for each in every)
         for each in (whole, *every):
             each.unusable |= unusable
         self._unusable = {int(i): NOT_FINITE for i in np.flatnonzero(unusable)}

@@ -17,7 +17,7 @@ CONVERGENCE_TOLERANCE = 1e-5  # relative change of the eigenvalue that the paper
 EPS_JL = EPS_P = 0.1  # the paper's errors of the projection and of power iteration
 MIN_EPS_P = 1e-3  # with which power iteration makes some 4,000 steps
 MIN_EPS_JL = 0.01  # the projection has ln(d)/eps_jl² columns, and no geometry has more than here
-ASSUMED_COLUMNS = 2**18  # d where only the exact Gram matrix is known: the paper's CNN
+ASSUMED_COLUMNS = 2**18  # d where inner products alone are known: the paper's CNN
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class PublishedRandEigen(Rule):
     all. Measured in docs/departures.md. Here to be compared with; use `RandEigen`.
 
     `eps_jl` is the error of the projection, which has ln(d)/eps_jl² columns, and `eps_p` that of power
-    iteration, which makes ln(4k)/(2·ln(1/(1 − eps_p))) steps. Both are 0.1 in the paper's experiments.
+    iteration, which makes ln(4k)/(2·ln(1/(1 − eps_p))) steps in the k columns of the sketch, or, on exact
+    inner products, of a sketch of as many columns as the rows have. Both are 0.1 in the paper's experiments.
     `native` lets a GPU draw the projection itself, which saves the time to draw it on the host; a seed then
     gives the same answer on that kind of device alone. `law` draws the sketch of n rows from its distribution
     given their Gram matrix: the same algorithm with other coins, without the d·k numbers of the projection.
@@ -136,9 +137,7 @@ class PublishedRandEigen(Rule):
 
     def decide(self, geometry: Geometry, f: int, rng: np.random.Generator) -> Decision:
         """Algorithm 3 from line 4 on; the sketch of lines 1 to 3 is the geometry."""
-        points = geometry.coordinates
-        k = math.ceil(math.log(ASSUMED_COLUMNS) / self.eps_jl**2) if points is None else points.shape[1]
-        steps = math.ceil(abs(math.log(4 * k) / (2 * math.log1p(-self.eps_p))))
+        steps = power_steps(self._width(geometry), self.eps_p)
 
         def top_direction(weights: Array) -> TopDirection:
             return geometry.top_direction_by_power_iteration(weights, steps, rng)
@@ -146,6 +145,22 @@ class PublishedRandEigen(Rule):
         should_stop = _published_end(geometry.n, self.eps if self.eps is not None else f / geometry.n)
         rounds = _rounds(self, geometry.n, f)
         return Decision(remove_at_random(geometry, rounds, top_direction, should_stop, rng))
+
+    def _width(self, geometry: Geometry) -> int:
+        """k: the columns of the sketch; where there is none, those that a sketch of so many columns has."""
+        if geometry.coordinates is not None:
+            return int(geometry.coordinates.shape[1])
+        d = geometry.columns or ASSUMED_COLUMNS
+        return max(1, math.ceil(math.log(d) / self.eps_jl**2))
+
+
+def power_steps(k: int, eps_p: float) -> int:
+    """N: the steps after which power iteration in k dimensions is off by eps_p, as the paper counts them.
+
+    >>> power_steps(1248, 0.1), power_steps(691, 0.1)
+    (41, 38)
+    """
+    return math.ceil(abs(math.log(4 * k) / (2 * math.log1p(-eps_p))))
 
 
 def remove_at_random(

@@ -78,7 +78,7 @@ def backward(
     bad = {int(i): "not finite: its loss is NaN or infinity" for i in np.flatnonzero(~is_finite)}
     verdict = judge(
         gram, chosen, labels, directions=directions, seed=seed, on_excess=on_excess, unusable=bad,
-        itemsize=plan.itemsize,
+        itemsize=plan.itemsize, columns=sum(p.numel() for p in plan.trained.values()),
     )  # fmt: skip
     _fill_grad(plan, gram, verdict)
     return verdict

@@ -164,10 +164,12 @@ def judge(
     on_excess: OnExcess = "raise",
     unusable: Mapping[int, str] | None = None,
     itemsize: int = 4,
+    columns: int | None = None,
 ) -> BatchVerdict:
     """Weigh the examples of an (n, n) Gram matrix; those of each label among themselves.
 
-    `itemsize` is that of the gradients; the Gram matrix of half-precision ones is made in float32.
+    `itemsize` is that of the gradients; the Gram matrix of half-precision ones is made in float32. `columns`
+    is how many numbers a gradient has.
     """
     seed = seed_or_fresh(seed)
     n = gram.shape[0]
@@ -179,6 +181,7 @@ def judge(
     usable[list(lost)] = False
     judged = _unit_gram(gram, norms) if directions else gram
     rng = np.random.default_rng([seed, Stream.TORCH_RULE])
+    precision = ENTRY_ROUNDING[max(itemsize, 4)]
     weights, coefficients, bound = np.zeros(n), np.zeros(n), 0.0
     groups: list[Group] = []
     notes: list[str] = []
@@ -188,7 +191,8 @@ def judge(
         f = rule.assumed_corrupt(members.size)
         stated = max(f, rule.stated_corrupt(members.size))
         assumed = assume(f, members.size, gone, on_excess, stated)
-        group, said = _judge_group(judged, rule, label, members[here], assumed, rng, itemsize, directions)
+        geometry = _geometry_of(judged, members[here], rng, precision, columns)
+        group, said = _judge_group(geometry, rule, label, members[here], assumed, rng, directions)
         notes += [*assumed.notes, *said, *group.verdict.notes]
         share = members.size / n
         weights[group.examples] = share * group.verdict.weights
@@ -202,25 +206,26 @@ def judge(
     return BatchVerdict(weights, norms, sure, tuple(groups), lost, seed, tuple(notes), coefficients, price)
 
 
+def _geometry_of(
+    gram: Array, alive: NDArray[np.intp], rng: np.random.Generator, precision: float, columns: int | None
+) -> GramGeometry:
+    """Of these examples. The last line is the origin: gradients are measured from 0."""
+    m = alive.size
+    lines = np.zeros((m + 1, m + 1))
+    lines[:m, :m] = gram if m == gram.shape[0] else gram[np.ix_(alive, alive)]
+    start = rng.standard_normal((m, START_DIRECTIONS))
+    return GramGeometry(lines, np.ones(m), start, precision=precision, columns=columns)
+
+
 def _judge_group(
-    gram: Array,
+    geometry: GramGeometry,
     rule: Rule,
     label: Hashable,
     alive: NDArray[np.intp],
     assumed: Assumed,
     rng: np.random.Generator,
-    itemsize: int,
     directions: bool,
 ) -> tuple[Group, tuple[str, ...]]:
-    m = alive.size
-    lines = np.zeros((m + 1, m + 1))  # the last is the origin: gradients are measured from 0
-    lines[:m, :m] = gram if m == gram.shape[0] else gram[np.ix_(alive, alive)]
-    geometry = GramGeometry(
-        lines,
-        np.ones(m),
-        rng.standard_normal((m, START_DIRECTIONS)),
-        precision=ENTRY_ROUNDING[max(itemsize, 4)],
-    )
     judged = judge_rows(geometry, rule, alive, assumed, rng, certificate=not directions)
     group = Group(label, alive, judged.verdict, assumed.certified, judged.bias_bound)
     return group, () if directions else judged.notes

@@ -38,7 +38,7 @@ def report(
     who was excluded most. It is one file that needs no network. It can be made while the run goes on.
 
     Of a folder, such as results/: every table and figure of the paper as reported and as measured, each
-    number with a link to its record and the command that made it.
+    number with links to its records, and the commands that make them.
 
     \b
     Examples:

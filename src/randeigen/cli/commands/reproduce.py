@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +16,7 @@ from randeigen.cli.options import Device
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress in a log
 AGAIN = "--out FOLDER makes it again beside it"
+MEANWHILE = "another process made it meanwhile, and it stays"
 SEEDS = 3  # of a cell, unless the call says which
 
 
@@ -74,8 +77,7 @@ def reproduce(
             _list(experiment, cell or [])
         elif experiment in MEASUREMENTS:
             require("reproduce", "torch", "sklearn")
-            with resumable():
-                _measure(experiment, device, out)
+            _measure(experiment, device, out)  # which begins anew where it was interrupted
         else:
             require("reproduce", "torch")
             with resumable():
@@ -102,12 +104,14 @@ def _measure(name: str, device: str, out: Path) -> None:
     from randeigen.lab.paper.file_checks import checked_measurement
     from randeigen.lab.paper.measurements import MEASUREMENTS, Measurement
     from randeigen.lab.paper.record_text import write_record
+    from randeigen.lab.record_files import check_folder
 
     path = Measurement.path(name, out)
-    if path.exists():
+    if os.path.lexists(path):
         checked_measurement(name, path)
         print_error(f"{name}: already there, {path} ({AGAIN})")
         return
+    check_folder(path.parent)
     line, last_report = ProgressLine(), 0.0
 
     def say(text: str) -> None:
@@ -120,6 +124,9 @@ def _measure(name: str, device: str, out: Path) -> None:
 
     record = MEASUREMENTS[name].run(device, say)
     line.clear()
+    if path.exists():
+        print_error(f"{name}: already there, {path}: {MEANWHILE}")
+        return
     write_record(path, record)
     print_line(f"{name}: {record['made']['seconds']:g} s, {path}")
 
@@ -130,23 +137,28 @@ def _run(
     import json
 
     from randeigen.lab.paper.cells import chosen, trained_as
-    from randeigen.lab.paper.record_of_cell import check_is_record_of
+    from randeigen.lab.paper.record_of_cell import check_is_checkpoint_of, check_is_record_of
     from randeigen.lab.paper.record_text import write_record
     from randeigen.lab.paper.training import Job, run_job
+    from randeigen.lab.record_files import check_folder
 
     cells = chosen(name, patterns)
     if rounds is not None and name == "table:centralized":
         raise UsageError(f"{name} is no federation and has no rounds; leave --rounds out.")
     jobs = list(dict.fromkeys(Job(trained_as(cell), seed, rounds) for seed in seeds for cell in cells))
     for job in jobs:  # before any of them is run
-        if (path := job.path(out)).exists():
+        if os.path.lexists(path := job.path(out)):
             check_is_record_of(job, path)
+            continue
+        check_folder(path.parent)
+        if os.path.lexists(checkpoint := _checkpoint(path)):
+            check_is_checkpoint_of(job, checkpoint)
     for done, job in enumerate(jobs, 1):
         path, label = job.path(out), f"{done}/{len(jobs)} {job.cell.name} seed {job.seed}"
         if path.exists():
             print_error(f"{label}: already there, {path} ({AGAIN})")
             continue
-        checkpoint, line = path.with_suffix(".checkpoint.npz"), ProgressLine()
+        checkpoint, line = _checkpoint(path), ProgressLine()
         record = run_job(
             job,
             device=device,
@@ -154,9 +166,18 @@ def _run(
             progress=lambda text, label=label, line=line: line.update(f"{label}: {text}"),  # type: ignore[misc]
         )
         assert record is not None  # no time limit was set
+        if path.exists():
+            checkpoint.unlink(missing_ok=True)
+            line.keep(f"{label}: already there, {path}: {MEANWHILE}")
+            continue
         write_record(path, json.loads(record.as_json()))
         checkpoint.unlink(missing_ok=True)
         success = "" if record.asr is None else f", attack success {100 * record.asr:.1f}%"
         line.keep(f"{label}: accuracy {100 * record.accuracy:.1f}%{success}, {record.made['seconds']:g} s")
     records = "1 record" if len(jobs) == 1 else f"{len(jobs)} records"
-    print_line(f"{records} of {name} in {out}; `randeigen report {out}` shows them.")
+    print_line(f"{records} of {name} in {out}; `randeigen report {shlex.quote(str(out))}` shows them.")
+
+
+def _checkpoint(path: Path) -> Path:
+    """Where a cell that is interrupted goes on from, beside its record."""
+    return path.with_suffix(".checkpoint.npz")

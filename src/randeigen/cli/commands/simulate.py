@@ -32,6 +32,8 @@ from randeigen.registry import build_rule, without_digest
 if TYPE_CHECKING:
     from randeigen.lab import FederatedConfig, FederatedRecord, RoundMetrics, RoundSnapshot
 
+PAGE, TRIGGER = "report.html", "trigger.png"
+
 
 def simulate(
     task: Annotated[
@@ -141,7 +143,7 @@ def simulate(
             note = f"{config.eps:g} of {clients} clients is less than one, so no client is Byzantine"
             print_error(f"Note: {note}; give more of either.")
         folder = RunFolder(Path(out), FederatedRecord, fresh)
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.prepare(((one, federation_words(one)) for one in configs), _pages)
 
         def run_rule(name: str) -> FinishedRun[FederatedRecord]:
             resolved = replace(config.resolve(data), rule=name)
@@ -166,6 +168,13 @@ def simulate(
             print_line(f"Look at {page}; records and pictures lie beside it.")
 
 
+def _pages(name: str) -> tuple[str, ...]:
+    """What is drawn of a run of this name, and of all runs together."""
+    from randeigen.lab.plots import COURSES
+
+    return (PAGE, TRIGGER, f"clients-{name}.png", *(f"{course}.png" for course in COURSES))
+
+
 def client_plot(config: FederatedConfig) -> str:
     """The file name of the picture of a run's clients."""
     return f"clients-{file_name(config, federation_words(config))}.png"
@@ -179,15 +188,15 @@ def _draw(folder: Path, runs: Sequence[FinishedRun[FederatedRecord]], objects: d
     records = [run.record for run in runs]
     config = records[0].spec
     pictures = draw_runs(folder, records)
-    pictures += _draw_trigger(folder / "trigger.png", records[0], objects)
+    pictures += _draw_trigger(folder / TRIGGER, records[0], objects)
     plots = [folder / f"clients-{run.name}.png" for run in runs]
     pictures += [plot for plot in plots if plot.exists()]
     page = [Part("What happened", summarise(records), records, pictures)]
     lead = f"{config.clients} clients, {config.rounds} rounds, seed {config.seed}: " + " against ".join(
         without_digest(record.spec.rule) for record in records
     )
-    write_page(folder / "report.html", f"{config.task} under {without_digest(config.attack)}", [lead], page)
-    return folder / "report.html"
+    write_page(folder / PAGE, f"{config.task} under {without_digest(config.attack)}", [lead], page)
+    return folder / PAGE
 
 
 def _draw_trigger(path: Path, record: FederatedRecord, objects: dict[str, Any]) -> list[Path]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from randeigen.lab.results import RoundMetrics
     from randeigen.lab.sweep import SweepStep
 
+PAGE = "sweep.html"
 ALWAYS_SHOWN = ("task", "partition", "alpha", "eps", "parts")  # in the line of a run
 
 
@@ -71,6 +72,7 @@ def sweep(
     with exit_on_error():
         require("sweep", "torch")
         from randeigen.lab import tidy
+        from randeigen.lab.record_files import check_pages
         from randeigen.lab.sweep import Sweep, checked_runs, field_of, run_sweep
         from randeigen.lab.sweep_page import write_sweep_page
 
@@ -97,6 +99,7 @@ def sweep(
         if not settings:
             raise UsageError("nothing is to be swept; give a TOML file, or options such as --attack hidra.")
         folder, configs = Path(out), Sweep(settings).configs()
+        check_pages([folder / PAGE])
         if csv:
             _check_csv(Path(csv), folder)
         labels = labels_of(configs)
@@ -108,7 +111,7 @@ def sweep(
             checked_runs(configs, folder, device=device)
             for config in configs:
                 print_line(labels[config])
-            print_line(f"{len(configs)} runs")
+            print_line(_counted(len(configs), "run"))
             return
         show = StepLines(labels)
         with resumable():
@@ -125,10 +128,10 @@ def sweep(
         if csv:
             tidy.write_csv(runs, csv)
         runs, by_round = _labelled(runs), _labelled(by_round)
-        write_sweep_page(folder / "sweep.html", runs, by_round)
+        write_sweep_page(folder / PAGE, runs, by_round)
         _show(runs)
-        files = f"{folder / 'sweep.html'} and {csv}" if csv else f"{folder / 'sweep.html'}"
-        print_line(f"Look at {files}; {len(runs)} records lie in {folder}.")
+        files = f"{folder / PAGE} and {csv}" if csv else f"{folder / PAGE}"
+        print_line(f"Look at {files}; in {folder}: {_counted(len(runs), 'record')} of this sweep.")
 
 
 class StepLines:
@@ -190,11 +193,24 @@ def _check_csv(path: Path, folder: Path) -> None:
         raise BadFile(f"--csv {path}: there is no folder {path.parent}; make it, or give another.")
     if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
         raise BadFile(f"--csv {path}: nothing can be written in {path.parent}; give another folder.")
+    from randeigen.lab.tidy import is_own_csv
+
+    if path.suffix in (".json", ".npz", ".html"):
+        raise BadFile(f"--csv {path}: records, checkpoints and pages end in {path.suffix}; give FILE.csv.")
+    if os.path.lexists(path) and not is_own_csv(path):
+        raise BadFile(
+            f"--csv {path} is there and is no table of a sweep; move or delete it, or give another name: "
+            "nothing is overwritten."
+        )
 
 
 def _labelled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Names of files as the user gave them."""
     return [line | {key: without_digest(line[key]) for key in ("attack", "rule")} for line in lines]
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def _time(seconds: float) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from randeigen.lab.poisoned_setup import PoisonedSetup
     from randeigen.lab.results import CentralizedRecord, EpochMetrics
 
+PAGE = "report.html"
+
 
 def train(
     task: Annotated[str, typer.Option(help="mnist, fashion-mnist or digits.")] = "digits",
@@ -112,7 +114,7 @@ def train(
         ]
         configs = [config.resolve(task_named(task)) for config in configs]
         folder = RunFolder(Path(out), CentralizedRecord, fresh)
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.prepare(((config, _words(config)) for config in configs), _pages)
         setup = cache(lambda: _prepare(configs[0], poison, device))  # made only if something is to run
         with resumable():
             runs = [_run(folder, config, setup) for config in configs]
@@ -120,7 +122,7 @@ def train(
         pictures = draw_training(folder.path, records)
         histograms = [folder.path / f"gradients-{run.name}.png" for run in runs]
         pictures += [picture for picture in histograms if picture.exists()]
-        page = folder.path / "report.html"
+        page = folder.path / PAGE
         write_training_page(page, records, [Path(f"{run.name}.json") for run in runs], pictures)
         if as_json:
             print_records(records)
@@ -164,8 +166,19 @@ def _run(
             look=lambda projection: draw_projection(picture, projection, config),
         )
 
-    words = (config.task, config.attack, config.start, config.defence, f"seed{config.seed}")
-    return folder.run_or_resume(config, words, config.defence, begin)
+    return folder.run_or_resume(config, _words(config), config.defence, begin)
+
+
+def _words(config: CentralizedConfig) -> tuple[str, ...]:
+    """What the file name of a training says of it."""
+    return config.task, config.attack, config.start, config.defence, f"seed{config.seed}"
+
+
+def _pages(name: str) -> tuple[str, ...]:
+    """What is drawn of a run of this name, and of all runs together."""
+    from randeigen.lab.poison_plots import COURSES
+
+    return (PAGE, f"gradients-{name}.png", *(f"{course}.png" for course in COURSES))
 
 
 class EpochProgress:

@@ -17,7 +17,9 @@ from randeigen.lab.paper.cells import EXPERIMENTS, NONE_DBA, POISONS, Cell, expe
 from randeigen.lab.paper.file_checks import check_study, checked_measurement, costs_of_shapes, extra_memory
 from randeigen.lab.paper.measurements import MEASUREMENTS, Measurement
 from randeigen.lab.paper.other_studies import IMAGES, LANGUAGE, Key, Run, other_runs
-from randeigen.lab.record_checks import check_history, checked_run, read_json
+from randeigen.lab.paper.record_of_cell import check_says_its_cell
+from randeigen.lab.paper.training import Job
+from randeigen.lab.record_checks import check_history, check_summary, checked_run, read_json
 from randeigen.lab.record_files import described
 from randeigen.lab.tidy import Interval, interval
 
@@ -74,11 +76,11 @@ class Records:
     def _find(self, cell: Cell) -> tuple[Run, ...]:
         words = described([cell.dataset, cell.attack, cell.rule, f"eps{cell.eps}"])
         by_seed: dict[int, Run] = {}
-        pattern = re.compile(rf"{re.escape(words)}-(?:rounds\d+|trained)-seed(\d+)\.json")
+        pattern = re.compile(rf"{re.escape(words)}-(?:rounds(\d+)|trained)-seed(\d+)\.json")
         folder = self.paper / cell.experiment.replace(":", "-")
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
             if match := pattern.fullmatch(path.name):
-                run = _read(path, int(match[1]))
+                run = _read(path, Job(cell, int(match[2]), int(match[1]) if match[1] else None))
                 if run.seed not in by_seed or run.rounds > by_seed[run.seed].rounds:
                     by_seed[run.seed] = run
         if cell.experiment in ("table:images", "table:dfba", "table:sst2", "figure:4"):
@@ -194,9 +196,11 @@ def _key(cell: Cell) -> Key:
     return cell.dataset, cell.attack, eps, cell.rule
 
 
-def _read(path: Path, seed: int) -> Run:
+def _read(path: Path, job: Job) -> Run:
     record = checked_run(path, read_json(path))
-    return Run(seed, record["history"], record.get("made", {}), path)
+    check_says_its_cell(job, path, record)
+    check_summary(path, record)
+    return Run(job.seed, record["history"], record.get("made", {}), path)
 
 
 def most_rounds(runs: Iterable[Run]) -> int:

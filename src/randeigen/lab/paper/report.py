@@ -11,6 +11,7 @@ from randeigen.lab.paper import cost_tables, figures, tables
 from randeigen.lab.paper.cells import EXPERIMENTS, ROUNDS, Cell
 from randeigen.lab.paper.choices import CHOICES
 from randeigen.lab.paper.collect import Records, cut_short
+from randeigen.lab.paper.measurements import MEASUREMENTS
 from randeigen.lab.paper.prose import prose_table
 from randeigen.lab.paper.tables import Grid
 from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
@@ -18,7 +19,7 @@ from randeigen.lab.report_html import gallery, notes, paragraphs, table, write
 LEGEND = (
     "Accuracy and, after the slash, attack success, in percent; means over seeds with half of their 95% "
     "interval where there are several. Below: what the paper reports, and the unattacked mean after as "
-    "many rounds. Each number links to its record; hovering shows the command and the commit. `published` "
+    "many rounds. Each seed links to its record; the commands are below each table. `published` "
     "is Algorithm 3 as printed and `randeigen` our default; both are held against the paper's RandEigen. "
     "Green: no more than one point short of the paper, each counted from its own unattacked mean, and a "
     "success no higher than the paper's or a clean model's plus three points. Orange: more than five "
@@ -138,12 +139,24 @@ def summary(records: Records) -> str:
     claims = tables.claims(records)
     confirmed = sum(bool(one.claim) for one in claims)
     if not claims:
-        return "No line of the result tables has both the default and what it is compared with yet."
+        return _overview(records)
     short = len(cut_short(records, (one.measured.cell for one in claims)))
     return (
         f"The default keeps what the paper reports for RandEigen in {confirmed} of the {len(claims)} "
         "attacked and unattacked lines that were run"
         + (f", {short} of them with fewer rounds than the paper's." if short else ".")
+    )
+
+
+def _overview(records: Records) -> str:
+    """What there is to look at, where no claim can be judged."""
+    counts = [
+        (each, sum(bool(records.runs_of_line(cell)) for cell in each.cells)) for each in EXPERIMENTS.values()
+    ]
+    titles = [f"{each.title} ({run} of {len(each.cells)} cells)" for each, run in counts if run]
+    titles += [each.title for name, each in MEASUREMENTS.items() if records.measurement(name)]
+    return "No line of the paper's result tables has both the default and what it is compared with yet." + (
+        f" The page, which --out FILE.html writes, shows {'; '.join(titles)}." if titles else ""
     )
 
 

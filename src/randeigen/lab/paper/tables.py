@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from randeigen.lab import tidy
+from randeigen.lab.paper.cell_links import links_of, origins_of
 from randeigen.lab.paper.cells import DEFENCES, EXPERIMENTS, RULES, Cell
 from randeigen.lab.paper.collect import BEYOND, Measured, Records, seeds_of
 from randeigen.lab.paper.other_studies import IMAGES
@@ -108,7 +108,7 @@ def _reported(cell: Cell) -> tuple[Reported | None, Reported | None, Reported | 
 
 
 def cell_text(one: Beside | None, rounds: int, here: Path) -> TableCell:
-    """A cell as tables show it; it links to its record as seen from the folder `here`."""
+    """A cell as tables show it; it links to its records as seen from the folder `here`."""
     if one is None:
         return NOT_RUN
     measured = one.measured
@@ -128,10 +128,8 @@ def cell_text(one: Beside | None, rounds: int, here: Path) -> TableCell:
     newer = [each for each in measured.runs if each not in earlier]
     if earlier:
         below.append(f"seed {seeds_of(earlier)}: earlier study" if newer else "earlier study")
-    run, seeds = (newer or earlier)[0], seeds_of(measured.runs)
-    hint = f"{run.made.get('command', '')}; commit {run.made.get('commit', 'unknown')}; seeds {seeds}"
-    link = os.path.relpath(run.path, here)
-    return TableCell(text, "; ".join(below), _mood(one), link, hint)
+    links, origins = links_of(measured.runs, here), origins_of(measured.runs)
+    return TableCell(text, "; ".join(below), _mood(one), links, origins)
 
 
 def _mood(one: Beside) -> str:
@@ -245,5 +243,5 @@ def _plain(cell: TableCell | str) -> str:
 
 def without_links(grid: Grid) -> Grid:
     """The same without links, for documents that lie elsewhere."""
-    lines = [[replace(c, link="") if isinstance(c, TableCell) else c for c in line] for line in grid.lines]
+    lines = [[replace(c, links=()) if isinstance(c, TableCell) else c for c in line] for line in grid.lines]
     return Grid(grid.title, grid.titles, lines)
