@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend import native
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.projection import key_of, tile_generator
 from randeigen.types import Array
@@ -64,6 +65,7 @@ class Tile(NamedTuple):
     order: NDArray[np.intp]  # (chunks of a room,) which chunk is there; the one after the last is of zeros
     offsets: list[int]  # for each fold, how far into its first line the tile begins
     mixing: list[NDArray[np.float32]]  # for each fold, (1, lines) signs over the root of the shares
+    sums: list[native.Folds]  # the same, of each sketch
 
 
 class Room:
@@ -117,7 +119,9 @@ class FoldedSketch:
         ]
         zeros = np.full(self._around, self.chunks)
         order = np.concatenate((zeros, rng.permutation(self.chunks), zeros))
-        return Tile(column, _signs(rng, (self.tile,)), order, offsets, mixing)
+        last, lines = len(self.check), list(zip(self.folds, offsets, mixing, strict=True))
+        sums = [_as_loops_take_them(lines[some]) for some in (slice(last), slice(last, None))]
+        return Tile(column, _signs(rng, (self.tile,)), order, offsets, mixing, sums)
 
     def room(self, rows: int) -> Room:
         """Memory for one tile of so many rows."""
@@ -138,6 +142,9 @@ class FoldedSketch:
 
     def add(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool = False) -> None:
         """Add one tile of some rows, times its signs, to their points; the first is written over them."""
+        if native.takes(choice):
+            self._add_by_loops(room, tile, check, choice, first)
+            return
         np.take(room.given, tile.order, axis=1, out=room.ordered, mode="clip")
         for mixing, lines, out in self._plan(room, tile):
             np.matmul(mixing, lines, out=out)
@@ -147,6 +154,14 @@ class FoldedSketch:
                 points[...] = sums[: len(points)]
             else:
                 np.add(points, sums[: len(points)], out=points)
+
+    def _add_by_loops(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool) -> None:
+        order = tile.order[self._around : self._around + self.chunks]  # they need no zeros
+        for points, folds in zip((check, choice), tile.sums, strict=True):
+            if len(folds.places):
+                if first:
+                    points[...] = 0
+                native.fold(room.given, order, folds, points)
 
 
 def meet_once(columns: int, width: int) -> bool:
@@ -175,6 +190,12 @@ def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float
 def _folds(lengths: list[int]) -> list[Fold]:
     ends = np.cumsum([0, *lengths]).tolist()
     return [Fold(slice(start, stop), stop - start, len(lengths)) for start, stop in pairwise(ends)]
+
+
+def _as_loops_take_them(folds: list[tuple[Fold, int, Points]]) -> native.Folds:
+    places = [(offset, fold.line, mixing.size, fold.columns.start) for fold, offset, mixing in folds]
+    mixing = [line[0] for _, _, line in folds]
+    return native.Folds(np.array(places, np.intp), np.concatenate(mixing or [np.zeros(0, np.float32)]))
 
 
 def _drawn_primes(width: int, count: int, rng: np.random.Generator) -> list[int]:

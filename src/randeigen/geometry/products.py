@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend import native
 from randeigen.backend.arrays import (
     UNIT_ROUNDOFF,
     as_host_array,
@@ -124,6 +125,8 @@ def inner(a: Any, b: Any) -> Any:
     if not isinstance(a, np.ndarray):
         return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
+    if a is b and n > 1 and n * width >= MIN_PANELLED_NUMBERS and native.takes(a):
+        return native.gram(a)
     step = columns_at_once(n)
     most = MAX_PANELLED_ROWS if width >= 2 * step else 2 * PANEL_ROWS
     if a is b and 1 < n <= most and n * width >= MIN_PANELLED_NUMBERS and has_small_kernels():

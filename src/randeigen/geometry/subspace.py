@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend import native
 from randeigen.backend.chunking import memory_for_rows, parallel_map
 from randeigen.geometry.eigen import Top, decomposed
 from randeigen.geometry.lanczos import upper_allowance
@@ -171,6 +172,8 @@ def _combined(points: Points, coefficients: Array) -> Array:
 
 def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
     """(p, k) the weighted covariance times each of p vectors; points that no cache holds are read once."""
+    if len(vectors) == native.VECTORS and native.takes(points):
+        return _covariance_times_by_loops(points, w, mean, vectors)
     if points.size <= MAX_CACHED_NUMBERS:
         return _covariance_times_in_cache(points, w, mean, vectors)
     weights, shift = w.astype(np.float32), (vectors @ mean).astype(np.float32)[:, None]
@@ -189,6 +192,19 @@ def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> 
 
     total = _sums_of_products(points, len(vectors), centred)
     return np.asarray(total - shares.sum(axis=1, dtype=np.float64)[:, None] * mean)
+
+
+def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+    """The same in C, a few points at a time."""
+    weights, shifts = w.astype(np.float32), (vectors @ mean).astype(np.float32)
+    narrow = np.ascontiguousarray(vectors, np.float32)
+
+    def work(rows: slice) -> tuple[Points, Array]:
+        shares, sums = native.covariance_times(points[rows], narrow, shifts, weights[rows])
+        return sums, shares.sum(axis=0, dtype=np.float64)
+
+    sums, totals = zip(*_map(work, len(points)), strict=True)
+    return np.asarray(_total(list(sums)) - sum(totals)[:, None] * mean)
 
 
 def _covariance_times_in_cache(points: Points, w: Array, mean: Array, vectors: Array) -> Array:

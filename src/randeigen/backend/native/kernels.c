@@ -1,0 +1,90 @@
+/* Three loops for processors of the x86-64 family, where most of the time on a CPU goes. They are optional:
+   without them numpy does the same (see __init__.py). Each is compiled for AVX2 and for AVX-512; which of the
+   two runs here, randeigen_kind says. */
+
+#if defined(__x86_64__) && defined(__GNUC__) /* Clang says so too */
+
+#include <stddef.h>
+#include <string.h>
+
+typedef ptrdiff_t count;
+
+#define VECTORS 8   /* vectors multiplied with a covariance at once */
+#define GROUP 8     /* points whose shares are known before they are added up */
+#define WINDOW 8192 /* numbers of a row that are folded while a cache holds them */
+#define WIDE 4      /* vectors of a line that are added up at once */
+#define HALF 4      /* of the vectors, those multiplied with a few points at once */
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define NAME(x) x##_avx2
+#define LANES 8
+#define SIDE 3
+#define ROWS 2
+#include "loops.h"
+#undef NAME
+#undef LANES
+#undef SIDE
+#undef ROWS
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+#define NAME(x) x##_avx512
+#define LANES 16
+#define SIDE 5
+#define ROWS 4
+#include "loops.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+enum { NONE, AVX2, AVX512 };
+
+/* The best loops that run on this processor. */
+int randeigen_kind(void)
+{
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return AVX512;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2 : NONE;
+}
+
+void randeigen_gram(int kind, const float *rows, count stride, count n, count width, count step, float *room,
+                    double *total)
+{
+    (kind == AVX512 ? gram_avx512 : gram_avx2)(rows, stride, n, width, step, room, total);
+}
+
+/* Put the chunks of some rows in order and add all folds of them to their points.
+   folds: for each how far into its first line the row begins, the length of a line, how many lines there are,
+   and where its sums begin. */
+void randeigen_fold(int kind, const float *given, count stride, count rows, const count *order, count chunks,
+                    count chunk, count many, const count *folds, const float *mixing, float *sums,
+                    count sums_stride)
+{
+    for (count i = 0; i < rows; i++)
+        (kind == AVX512 ? fold_avx512 : fold_avx2)(given + i * stride, order, chunks, chunk, many, folds, mixing,
+                                                   sums + i * sums_stride);
+}
+
+void randeigen_covariance_times(int kind, const float *points, count stride, count n, count k,
+                                const float *vectors, const float *shifts, const float *weights, float *shares,
+                                float *sums)
+{
+    (kind == AVX512 ? covariance_times_avx512 : covariance_times_avx2)(points, stride, n, k, vectors, shifts,
+                                                                       weights, shares, sums);
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* The loops, included once for each kind of processor.
+
+   NAME(x) is the name of x for this kind and LANES how many numbers a vector holds. SIDE rows are multiplied
+   with as many others at once, and ROWS points with HALF of the vectors: all their sums stay in registers.
+   Nothing here depends on threads: a caller gives each its own numbers. */
+
+typedef float NAME(lanes) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#define LINE NAME(lanes)
+#define AT(numbers, i) (*(const LINE *)((numbers) + (i)))
+#define INTO(numbers, i) (*(LINE *)((numbers) + (i)))
+
+static inline float NAME(sum)(LINE a)
+{
+    float parts[LANES];
+    INTO(parts, 0) = a;
+    for (count half = LANES / 2; half; half /= 2)
+        for (count i = 0; i < half; i++) parts[i] += parts[i + half];
+    return parts[0];
+}
+
+/* total += a·aᵀ, `step` columns at a time: the pairs of rows i ≥ j, and some of the others.
+   The columns are copied to `room` first, rows side by side: where they lie, many may share few places of a
+   cache. */
+static void NAME(gram)(const float *rows, count stride, count n, count width, count step, float *room, double *total)
+{
+    count side = (n + SIDE - 1) / SIDE * SIDE, line = step + LANES;
+    memset(room, 0, sizeof(float) * side * line);
+    for (count start = 0; start < width; start += step) {
+        count here = width - start < step ? width - start : step, whole = (here + LANES - 1) / LANES * LANES;
+        for (count i = 0; i < n; i++) {
+            memcpy(room + i * line, rows + i * stride + start, sizeof(float) * here);
+            memset(room + i * line + here, 0, sizeof(float) * (whole - here));
+        }
+        for (count i = 0; i < side; i += SIDE)
+            for (count j = 0; j <= i; j += SIDE) {
+                LINE sums[SIDE][SIDE] = {{{0}}};
+                const float *left = room + i * line, *right = room + j * line;
+                for (count at = 0; at < whole; at += LANES) {
+                    LINE others[SIDE];
+                    for (int r = 0; r < SIDE; r++) others[r] = AT(right + r * line, at);
+                    for (int l = 0; l < SIDE; l++) {
+                        LINE one = AT(left + l * line, at);
+                        for (int r = 0; r < SIDE; r++) sums[l][r] += one * others[r];
+                    }
+                }
+                for (int l = 0; l < SIDE; l++)
+                    for (int r = 0; r < SIDE; r++)
+                        if (i + l < n && j + r < n) total[(i + l) * n + j + r] += NAME(sum)(sums[l][r]);
+            }
+    }
+}
+
+/* sums[j] += Σ mixing[l]·numbers[l·length + j] for j < length; reads up to LANES numbers more. */
+static inline void NAME(add_lines)(const float *numbers, const float *mixing, count lines, count length, float *sums)
+{
+    count at = 0;
+    for (; at + WIDE * LANES <= length; at += WIDE * LANES) {
+        LINE total[WIDE];
+        for (int q = 0; q < WIDE; q++) total[q] = AT(sums, at + q * LANES);
+        for (count l = 0; l < lines; l++)
+            for (int q = 0; q < WIDE; q++) total[q] += mixing[l] * AT(numbers, l * length + at + q * LANES);
+        for (int q = 0; q < WIDE; q++) INTO(sums, at + q * LANES) = total[q];
+    }
+    while (at < length) {
+        float parts[LANES];
+        LINE total = {0};
+        for (count l = 0; l < lines; l++) total += mixing[l] * AT(numbers, l * length + at);
+        INTO(parts, 0) = total;
+        for (int q = 0; q < LANES && at < length; q++, at++) sums[at] += parts[q];
+    }
+}
+
+/* Add all folds of one row to its points, some of its chunks at a time: these stay in the first cache. */
+static void NAME(fold)(const float *row, const count *order, count chunks, count chunk, count many,
+                       const count *folds, const float *mixing, float *sums)
+{
+    float window[WINDOW + LANES] = {0};
+    count at_once = WINDOW / chunk;
+    for (count first = 0; first < chunks; first += at_once) {
+        count here = chunks - first < at_once ? chunks - first : at_once, numbers = here * chunk;
+        for (count i = 0; i < here; i++)
+            memcpy(window + i * chunk, row + order[first + i] * chunk, sizeof(float) * chunk);
+        const float *signs = mixing;
+        for (count f = 0; f < many; f++) {
+            count offset = folds[4 * f], length = folds[4 * f + 1], lines = folds[4 * f + 2];
+            float *points = sums + folds[4 * f + 3];
+            count at = first * chunk + offset, line = at / length, along = at % length, done = 0;
+            if (along) {
+                done = length - along < numbers ? length - along : numbers;
+                NAME(add_lines)(window, signs + line++, 1, done, points + along);
+            }
+            count whole = (numbers - done) / length;
+            NAME(add_lines)(window + done, signs + line, whole, length, points);
+            done += whole * length, line += whole;
+            if (done < numbers) NAME(add_lines)(window + done, signs + line, 1, numbers - done, points);
+            signs += lines;
+        }
+    }
+}
+
+/* For some points: shares = weights·(points·vectors − shifts), and sums += sharesᵀ·points. */
+static void NAME(covariance_times)(const float *points, count stride, count n, count k, const float *vectors,
+                                   const float *shifts, const float *weights, float *shares, float *sums)
+{
+    count whole = k / LANES * LANES;
+    for (count i = 0; i < n; i += GROUP) {
+        count many = n - i < GROUP ? n - i : GROUP;
+        float factors[GROUP][VECTORS] = {{0}};
+        for (count r = 0; r < many; r += ROWS) {
+            const float *rows[ROWS];
+            for (int q = 0; q < ROWS; q++) rows[q] = points + (i + (r + q < many ? r + q : many - 1)) * stride;
+            for (int half = 0; half < VECTORS; half += HALF) {
+                const float *some = vectors + half * k;
+                LINE inner[ROWS][HALF] = {{{0}}};
+                for (count at = 0; at < whole; at += LANES) {
+                    LINE here[ROWS];
+                    for (int q = 0; q < ROWS; q++) here[q] = AT(rows[q], at);
+                    for (int v = 0; v < HALF; v++) {
+                        LINE vector = AT(some + v * k, at);
+                        for (int q = 0; q < ROWS; q++) inner[q][v] += here[q] * vector;
+                    }
+                }
+                for (int q = 0; q < ROWS && r + q < many; q++)
+                    for (int v = 0; v < HALF; v++) {
+                        float product = NAME(sum)(inner[q][v]);
+                        for (count at = whole; at < k; at++) product += rows[q][at] * some[v * k + at];
+                        factors[r + q][half + v] = weights[i + r + q] * (product - shifts[half + v]);
+                        shares[(i + r + q) * VECTORS + half + v] = factors[r + q][half + v];
+                    }
+            }
+        }
+        const float *rows[GROUP];  /* those beyond the last have factors of 0 */
+        for (int r = 0; r < GROUP; r++) rows[r] = points + (i + (r < many ? r : 0)) * stride;
+        for (count at = 0; at < whole; at += LANES) {
+            LINE total[VECTORS];
+            for (int v = 0; v < VECTORS; v++) total[v] = AT(sums + v * k, at);
+            for (int r = 0; r < GROUP; r++) {
+                LINE here = AT(rows[r], at);
+                for (int v = 0; v < VECTORS; v++) total[v] += factors[r][v] * here;
+            }
+            for (int v = 0; v < VECTORS; v++) INTO(sums + v * k, at) = total[v];
+        }
+        for (count at = whole; at < k; at++)
+            for (int r = 0; r < GROUP; r++)
+                for (int v = 0; v < VECTORS; v++) sums[v * k + at] += factors[r][v] * rows[r][at];
+    }
+}
+
+#undef LINE
+#undef AT
+#undef INTO
