@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import randeigen
+from randeigen.backend import native
 from randeigen.provenance import processor
 from randeigen.provenance import versions as core_versions
 from randeigen.rules import Rule
@@ -99,7 +100,7 @@ def record(timings: Sequence[Timing], **more: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions and machine, for records."""
     torch = sys.modules.get("torch")
-    used = {**core_versions(), "processor": processor()}
+    used = {**core_versions(), "processor": processor(), "loops": native.loops() or "none"}
     if torch is not None:
         used["threads"] = str(torch.get_num_threads())
         if torch.cuda.is_available():

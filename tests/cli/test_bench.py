@@ -162,14 +162,21 @@ class TestTheSurface:
         assert "1 cells" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("core", ["SkylakeX", None])
+@pytest.mark.parametrize(
+    ("core", "loops", "says_so"), [("SkylakeX", None, True), ("SkylakeX", "AVX2", False), (None, None, False)]
+)
 def test_bench_says_so_where_blas_leaves_avx512_unused(
-    core: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    core: str | None,
+    loops: str | None,
+    says_so: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("typer")
     from randeigen.cli.commands import bench as command
 
     monkeypatch.setattr(command, "better_core", lambda: core)
+    monkeypatch.setattr(command.native, "loops", lambda: loops)
     command.bench(n=4, d=[50], repeats=1)
-    said = " ".join(capsys.readouterr().out.split())
-    assert ("With OPENBLAS_CORETYPE=SkylakeX in the environment it may be faster." in said) == bool(core)
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("With OPENBLAS_CORETYPE=SkylakeX in the environment it may be faster." in said) == says_so

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from randeigen.backend import native
 from randeigen.backend.openblas import kernels
 from randeigen.errors import BadFile
 from randeigen.lab.config import CentralizedConfig, FederatedConfig
@@ -131,6 +132,7 @@ def number(value: float) -> float | None:
 def versions(device: str) -> dict[str, str]:
     """Versions, processor, device and threads, for a record."""
     used = {**core_versions(), "processor": processor(), "blas kernels": kernels()}
+    used["loops"] = native.loops() or "none"
     used |= {"device": device, "threads": str(torch.get_num_threads())}
     if device.startswith("cuda"):
         used["gpu"] = torch.cuda.get_device_name(device)

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from randeigen import timing
+from randeigen.backend import native
 from randeigen.backend.openblas import better_core, kernels
-from randeigen.cli.console import UsageError, exit_on_error, print_line, print_table, spinner
+from randeigen.cli.console import UsageError, exit_on_error, print_error, print_line, print_table, spinner
 from randeigen.cli.options import Corrupt, Device, TableAsJson
 from randeigen.registry import build_rule, pinned_name, without_digest
 from randeigen.rows.write import replacing
@@ -103,8 +104,8 @@ def _show(timings: Sequence[timing.Timing], exponents: dict[str, float]) -> None
         print_line("The rule mean is that average with its certificate, which is what it costs more.")
     for name, exponent in exponents.items():
         print_line(f"{without_digest(name)} grows with d to the power {exponent:.2f}")
-    if timings[0].device == "cpu" and (core := better_core()):
-        print_line(
+    if timings[0].device == "cpu" and native.loops() is None and (core := better_core()):
+        print_error(
             f"This processor has AVX-512, which numpy's OpenBLAS leaves unused: its kernels are those for "
             f"{kernels()}. With OPENBLAS_CORETYPE={core} in the environment it may be faster."
         )
