@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PINS := constraints.txt
 PY := $(VENV)/bin/python
+# What is compiled when the package is installed, where there is a C compiler.
+LOOPS := $(wildcard setup.py src/randeigen/backend/native/*.[ch])
 # Processes that share the tests.
 JOBS ?= 2
 
@@ -64,9 +66,11 @@ check:
 docs: $(VENV)/.installed-docs
 	$(PY) -m mkdocs build --strict
 
+# Of what is committed, and without what was compiled here: the wheel is for every machine.
 package: $(VENV)/.installed-release
-	rm -rf dist
-	$(PY) -m build
+	rm -rf dist build/committed && mkdir -p build/committed
+	git archive HEAD | tar -x -C build/committed
+	RANDEIGEN_NATIVE=0 $(PY) -m build --outdir dist build/committed
 	$(PY) -m twine check --strict dist/*
 
 clean:
@@ -74,7 +78,7 @@ clean:
 	find . -name .venv -prune -o -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The pins are for Python 3.11 and newer; older ones take what pip resolves.
-$(VENV)/.installed-%: pyproject.toml $(PINS) | $(VENV)/bin/pip
+$(VENV)/.installed-%: pyproject.toml $(PINS) $(LOOPS) | $(VENV)/bin/pip
 	@echo "installing what 'make $*' needs into $(VENV) (minutes the first time, nothing after that)"
 	@$(PY) -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 22)' \
 		|| $(PY) -m pip install -q --upgrade pip

@@ -1,17 +1,16 @@
-"""The optional loops in C: without a compiler the package is installed without them. See pyproject.toml."""
+"""The optional loops in C. Without a compiler, or with RANDEIGEN_NATIVE=0, the package is installed without."""
+
+import os
 
 from setuptools import Extension, setup
 
 FOLDER = "src/randeigen/backend/native"
-
-setup(
-    ext_modules=[
-        Extension(
-            "randeigen.backend.native._kernels",
-            [f"{FOLDER}/kernels.c"],
-            depends=[f"{FOLDER}/loops.h"],
-            extra_compile_args=["-O3"],
-            optional=True,
-        )
-    ]
+LOOPS = Extension(
+    "randeigen.backend.native._kernels",
+    [f"{FOLDER}/kernels.c"],
+    depends=[f"{FOLDER}/loops.h"],
+    extra_compile_args=["-O3"],
+    optional=True,
 )
+
+setup(ext_modules=[] if os.environ.get("RANDEIGEN_NATIVE") == "0" else [LOOPS])

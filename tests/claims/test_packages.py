@@ -15,21 +15,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKOUT = ("src", "tests", "studies", "examples", "benchmarks", "fuzz", "docs", "results")
-FILES = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "Makefile", "constraints.txt")
+FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "Makefile", "constraints.txt")
+COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
 
 
-def built(kind: str, folder: Path) -> Path:
+def built(kind: str, folder: Path, loops: bool = False) -> Path:
     """The wheel or the sdist of this project, built in a copy of it without asking the network."""
     source, into = folder / "source", folder / "dist"
     source.mkdir()
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
     for name in CHECKOUT:
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, source / name)
     code = f"from setuptools import build_meta; build_meta.build_{kind}({str(into)!r})"
     into.mkdir()
-    made = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
+    environment = {**os.environ, "RANDEIGEN_NATIVE": "1" if loops else "0"}
+    words = [sys.executable, "-c", code]
+    made = subprocess.run(words, cwd=source, env=environment, capture_output=True, text=True)
     if "No module named 'setuptools'" in made.stderr:
         pytest.skip("setuptools is not installed")
     assert made.returncode == 0, made.stderr
@@ -73,10 +76,26 @@ def test_the_wheel_is_the_whole_package_and_no_workshop(wheel: Path) -> None:
     expected = {
         f"randeigen/{path.relative_to(package).as_posix()}"
         for path in package.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
     }
-    assert "randeigen/py.typed" in expected
+    assert {"randeigen/py.typed", "randeigen/backend/native/kernels.c"} <= expected
     assert packed == expected
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="there is no C compiler here")
+def test_where_there_is_a_compiler_a_wheel_has_the_loops_of_this_machine(tmp_path: Path) -> None:
+    compiled = built("wheel", tmp_path, loops=True)
+    (library,) = (name for name in zipfile.ZipFile(compiled).namelist() if name.endswith(".so"))
+    assert library.startswith("randeigen/backend/native/_kernels.")
+
+
+def test_with_a_compiler_that_fails_the_package_is_built_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "false")
+    names = zipfile.ZipFile(built("wheel", tmp_path, loops=True)).namelist()
+    assert not [name for name in names if name.endswith(".so")]
 
 
 def test_no_module_of_the_package_needs_the_checkout() -> None:
@@ -126,6 +145,8 @@ def test_the_sdist_is_the_whole_project(tmp_path: Path) -> None:
         for name in CHECKOUT
         for path in (ROOT / name).rglob("*")
         if path.is_file() and not {"__pycache__"} & set(path.parts) and ".egg-info" not in str(path)
+        if path.suffix != ".so"
     }
     assert tracked - packed == set()
-    assert {"README.md", "LICENSE", "Makefile", "pyproject.toml"} <= packed
+    assert {"README.md", "LICENSE", "Makefile", "pyproject.toml", "setup.py"} <= packed
+    assert not [name for name in packed if name.endswith(".so")]
