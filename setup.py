@@ -1,4 +1,4 @@
-"""The optional loops in C. Without a compiler, or with RANDEIGEN_NATIVE=0, the package is installed without."""
+"""The optional loops in C: without a compiler, or with RANDEIGEN_NATIVE=0, they are left out."""
 
 import os
 

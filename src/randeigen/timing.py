@@ -100,7 +100,7 @@ def record(timings: Sequence[Timing], **more: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Versions and machine, for records."""
     torch = sys.modules.get("torch")
-    used = {**core_versions(), "processor": processor(), "loops": native.loops() or "none"}
+    used = {**core_versions(), "processor": processor(), "loops": native.processor()}
     if torch is not None:
         used["threads"] = str(torch.get_num_threads())
         if torch.cuda.is_available():

@@ -163,11 +163,12 @@ class TestTheSurface:
 
 
 @pytest.mark.parametrize(
-    ("core", "loops", "says_so"), [("SkylakeX", None, True), ("SkylakeX", "AVX2", False), (None, None, False)]
+    ("core", "loops", "says_so"),
+    [("SkylakeX", "none", True), ("SkylakeX", "AVX2", False), (None, "none", False)],
 )
 def test_bench_says_so_where_blas_leaves_avx512_unused(
     core: str | None,
-    loops: str | None,
+    loops: str,
     says_so: bool,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -176,7 +177,7 @@ def test_bench_says_so_where_blas_leaves_avx512_unused(
     from randeigen.cli.commands import bench as command
 
     monkeypatch.setattr(command, "better_core", lambda: core)
-    monkeypatch.setattr(command.native, "loops", lambda: loops)
+    monkeypatch.setattr(command.native, "processor", lambda: loops)
     command.bench(n=4, d=[50], repeats=1)
     said = " ".join(capsys.readouterr().err.split())
     assert ("With OPENBLAS_CORETYPE=SkylakeX in the environment it may be faster." in said) == says_so

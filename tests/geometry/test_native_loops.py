@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,18 @@ import pytest
 
 import randeigen
 from randeigen.backend import native
+from randeigen.geometry import products
 from randeigen.geometry.folds import FoldedSketch
-from randeigen.geometry.products import rounding
 
-EVERY = [kind for kind in native.KINDS if kind <= native._kind()]
+FOLDER = Path(native.__file__).parent
+
+
+def loops_of(kind: int) -> native.Loops | None:
+    """The loops of one kind, if they are there, are wanted, and run here."""
+    return native.loops() and native.loaded(FOLDER, EXTENSION_SUFFIXES, kind)
+
+
+EVERY = [kind for kind in native.KINDS if loops_of(kind)]
 THERE = pytest.mark.skipif(not EVERY, reason="the loops in C were not compiled, or are for other processors")
 
 
@@ -25,12 +34,13 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     """Each kind of loops that runs here."""
     if request.param not in EVERY:
         pytest.skip(f"no loops for {native.KINDS[request.param]} here")
-    monkeypatch.setattr(native, "_kind", lambda: request.param)
+    loops = loops_of(request.param)
+    monkeypatch.setattr(native, "loops", lambda: loops)
     return int(request.param)
 
 
 def without_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_library", lambda: None)
+    monkeypatch.setattr(native, "loops", lambda: None)
 
 
 def rows_of(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -45,18 +55,22 @@ def rows_of(n: int, d: int, seed: int = 0) -> np.ndarray:
 def test_an_installed_checkout_has_them_where_there_is_a_compiler() -> None:
     if not (Path(randeigen.__file__).parents[2] / "src").exists():
         pytest.skip("not a checkout")
-    if not list(Path(native.__file__).parent.glob("_kernels*")):
+    if not list(FOLDER.glob("_kernels*")):
         pytest.skip("the checkout is used where it lies, not installed")
-    assert native.loops() in native.KINDS.values()
+    assert native.processor() in native.KINDS.values()
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 15, 16, 17, 100, 129, 301])
 @pytest.mark.parametrize("width", [1, 7, 8, 15, 16, 17, 1023, 1024, 1025, 2064])
-def test_inner_products_are_exact_to_rounding(kind: int, n: int, width: int) -> None:
+def test_inner_products_are_exact_to_rounding(
+    kind: int, n: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "MIN_PANELLED_NUMBERS", 0)
     rows = rows_of(n, width + 5)[:, 3 : width + 3]  # that begin at no line of the cache
     wide = rows.astype(np.float64)
-    most = rounding(n, width, 4) * np.sqrt(np.outer((wide**2).sum(1), (wide**2).sum(1)))
-    gram = native.gram(rows)
+    most = products.rounding(n, width, 4) * np.sqrt(np.outer((wide**2).sum(1), (wide**2).sum(1)))
+    gram = products.inner(rows, rows)
+    assert gram.dtype == np.float64, "the loops were used"
     assert np.array_equal(gram, gram.T)
     assert (np.abs(gram - wide @ wide.T) <= most).all()
 
@@ -65,7 +79,7 @@ def test_rows_that_are_not_finite_spoil_no_others(kind: int) -> None:
     rows = rows_of(20, 3000)
     rows[3, 2999], rows[17, 0] = np.nan, np.inf
     clean = np.delete(np.arange(20), [3, 17])
-    gram = native.gram(rows)
+    gram = products.inner(rows, rows)
     assert np.isfinite(gram[np.ix_(clean, clean)]).all()
     assert not np.isfinite(gram[3]).any()
     assert not np.isfinite(gram[17]).any()
@@ -132,29 +146,29 @@ def test_an_answer_is_the_same_with_them_and_without(
 
 
 def test_they_are_switched_off_by_the_environment() -> None:
-    code = "from randeigen.backend import native; print(native.loops())"
+    code = "from randeigen.backend import native; print(native.processor())"
     environment = {**os.environ, native.SWITCH: "0"}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert said.stdout == "None\n", said.stderr
+    assert said.stdout == "none\n", said.stderr
 
 
 def test_a_file_that_is_no_library_of_theirs_is_not_used(tmp_path: Path) -> None:
-    assert native._loaded(tmp_path, [".so"]) is None
+    assert native.loaded(tmp_path, [".so"]) is None
     (tmp_path / "_kernels.so").write_bytes(b"\x7fELF and no more")
-    assert native._loaded(tmp_path, [".so"]) is None
+    assert native.loaded(tmp_path, [".so"]) is None
     if sys.platform == "linux" and (other := next(Path(np.__file__).parent.rglob("_umath_linalg*.so"), None)):
         shutil.copy(other, tmp_path / "_kernels.so")  # a library, with none of the loops
-        assert native._loaded(tmp_path, [".so"]) is None
+        assert native.loaded(tmp_path, [".so"]) is None
 
 
 @pytest.mark.parametrize("order", ["other dtype", "by columns", "reversed", "other byte order"])
 def test_rows_that_they_do_not_take_are_numpys(order: str) -> None:
     rows = rows_of(4, 6)
-    assert native.takes(rows) == bool(EVERY)
+    assert native.take(rows) == bool(EVERY)
     others = {
         "other dtype": rows.astype(np.float64),
         "by columns": np.asfortranarray(rows),
         "reversed": rows[:, ::-1],
         "other byte order": rows.astype(">f4"),
     }
-    assert not native.takes(others[order])
+    assert not native.take(others[order])

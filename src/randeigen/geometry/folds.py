@@ -142,7 +142,7 @@ class FoldedSketch:
 
     def add(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool = False) -> None:
         """Add one tile of some rows, times its signs, to their points; the first is written over them."""
-        if native.takes(choice):
+        if native.take(choice):
             self._add_by_loops(room, tile, check, choice, first)
             return
         np.take(room.given, tile.order, axis=1, out=room.ordered, mode="clip")
@@ -158,7 +158,7 @@ class FoldedSketch:
     def _add_by_loops(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool) -> None:
         order = tile.order[self._around : self._around + self.chunks]  # they need no zeros
         for points, folds in zip((check, choice), tile.sums, strict=True):
-            if len(folds.places):
+            if len(folds.lines):
                 if first:
                     points[...] = 0
                 native.fold(room.given, order, folds, points)
@@ -193,9 +193,9 @@ def _folds(lengths: list[int]) -> list[Fold]:
 
 
 def _as_loops_take_them(folds: list[tuple[Fold, int, Points]]) -> native.Folds:
-    places = [(offset, fold.line, mixing.size, fold.columns.start) for fold, offset, mixing in folds]
-    mixing = [line[0] for _, _, line in folds]
-    return native.Folds(np.array(places, np.intp), np.concatenate(mixing or [np.zeros(0, np.float32)]))
+    lines = [(offset, fold.line, mixing.size, fold.columns.start) for fold, offset, mixing in folds]
+    mixing = [factors[0] for _, _, factors in folds]
+    return native.Folds(np.array(lines, np.intp), np.concatenate(mixing or [np.zeros(0, np.float32)]))
 
 
 def _drawn_primes(width: int, count: int, rng: np.random.Generator) -> list[int]:

@@ -73,7 +73,7 @@ def scaled_gram(
     `meanwhile`.
     """
     n = block.shape[0]
-    if _on_gpu(block):
+    if not isinstance(block, np.ndarray) and block.is_cuda:
         from randeigen.backend import cuda
 
         gram, exponent, precision = cuda.gram_on_device(block, pivot_rows, norms)
@@ -125,11 +125,12 @@ def inner(a: Any, b: Any) -> Any:
     if not isinstance(a, np.ndarray):
         return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
-    if a is b and n > 1 and n * width >= MIN_PANELLED_NUMBERS and native.takes(a):
-        return native.gram(a)
+    symmetric = a is b and n > 1 and n * width >= MIN_PANELLED_NUMBERS
+    if symmetric and (loops := native.loops()) and a.dtype == np.float32 and a.strides[1] == a.itemsize:
+        return _by_loops(a, loops.gram)
     step = columns_at_once(n)
     most = MAX_PANELLED_ROWS if width >= 2 * step else 2 * PANEL_ROWS
-    if a is b and 1 < n <= most and n * width >= MIN_PANELLED_NUMBERS and has_small_kernels():
+    if symmetric and n <= most and has_small_kernels():
         return _by_panels(a, step)
     if n < MIN_LOOP_ROWS and width >= 2 * step:
         left, right, even = _side_by_side(a, step), _side_by_side(b, step), width - width % step
@@ -144,6 +145,14 @@ def inner(a: Any, b: Any) -> Any:
     return total
 
 
+def _by_loops(a: Any, gram: Callable[..., None]) -> Any:
+    """a·aᵀ in C, where the sums over a few columns each are added up in float64."""
+    (n, width), (more, columns) = a.shape, native.GRAM_ROOM
+    total, room = np.zeros((n, n)), np.empty((n + more, columns), a.dtype)
+    gram(a.ctypes.data, a.strides[0] // a.itemsize, n, width, room.ctypes.data, total.ctypes.data)
+    return total
+
+
 def _by_panels(a: Any, step: int) -> Any:
     """a·aᵀ, some rows times those before them: where BLAS has quick ways for small products alone."""
     n, width = a.shape
@@ -155,17 +164,16 @@ def _by_panels(a: Any, step: int) -> Any:
         np.matmul(blocks[:, left], blocks[:, right].swapaxes(1, 2)).sum(0, out=total[left, right])
         if even < width:
             total[left, right] += a[left, even:] @ a[right, even:].T
-    np.copyto(total, total.T.copy(), where=_above_diagonal(n))
+    np.copyto(total, total.T.copy(), where=~np.tri(n, dtype=bool))
     return total
 
 
 def _by_rows(blocks: Any) -> Any:
     """The sum of the products of each block with itself, each row times those before it: one number each."""
-    n = blocks.shape[1]
-    total = np.empty((n, n), blocks.dtype)
-    for i in range(n):
-        products_of_row = np.matmul(blocks[:, : i + 1], blocks[:, i, :, None]).sum(0)[:, 0]
-        total[i, : i + 1] = total[: i + 1, i] = products_of_row
+    total = np.empty((blocks.shape[1],) * 2, blocks.dtype)
+    for i in range(len(total)):
+        row = np.matmul(blocks[:, : i + 1], blocks[:, i, :, None])
+        total[i, : i + 1] = total[: i + 1, i] = row.sum(0)[:, 0]
     return total
 
 
@@ -188,11 +196,6 @@ def _panels(n: int, step: int, rows: int) -> list[tuple[slice, slice]]:
             middle = (start + stop) // 2 if right == slice(start, stop) else start
             pairs += [(slice(i, k), right) for i, k in ((start, middle), (middle, stop)) if i < k]
     return pairs
-
-
-@lru_cache(maxsize=MAX_PANELLED_ROWS)
-def _above_diagonal(n: int) -> NDArray[np.bool_]:
-    return ~np.tri(n, dtype=bool)
 
 
 def border(shifted: Any, pivot: Any) -> tuple[Array, float, int]:
@@ -249,10 +252,6 @@ def scale_exponent(magnitudes: Array) -> int:
         typical = 1.0 if plain.any() else float(others[others.size // 2])
     exponent = math.frexp(typical)[1] if math.isfinite(typical) else 0
     return max(-1000, min(exponent, 1000)) if abs(exponent) > MAX_PLAIN_EXPONENT else 0
-
-
-def _on_gpu(block: Block) -> bool:
-    return not isinstance(block, np.ndarray) and block.is_cuda
 
 
 def in_plain_units(measured: ScaledGram) -> Array:

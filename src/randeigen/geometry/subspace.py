@@ -172,7 +172,7 @@ def _combined(points: Points, coefficients: Array) -> Array:
 
 def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
     """(p, k) the weighted covariance times each of p vectors; points that no cache holds are read once."""
-    if len(vectors) == native.VECTORS and native.takes(points):
+    if len(vectors) == native.VECTORS and native.take(points):
         return _covariance_times_by_loops(points, w, mean, vectors)
     if points.size <= MAX_CACHED_NUMBERS:
         return _covariance_times_in_cache(points, w, mean, vectors)

@@ -132,7 +132,7 @@ def number(value: float) -> float | None:
 def versions(device: str) -> dict[str, str]:
     """Versions, processor, device and threads, for a record."""
     used = {**core_versions(), "processor": processor(), "blas kernels": kernels()}
-    used["loops"] = native.loops() or "none"
+    used["loops"] = native.processor()
     used |= {"device": device, "threads": str(torch.get_num_threads())}
     if device.startswith("cuda"):
         used["gpu"] = torch.cuda.get_device_name(device)

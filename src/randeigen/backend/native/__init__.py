@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,18 +21,25 @@ from numpy.typing import NDArray
 
 SWITCH = "RANDEIGEN_NATIVE"
 KINDS = {1: "AVX2", 2: "AVX-512"}  # what the loops are for, by their number
-VECTORS = 8  # vectors that a covariance is multiplied with at once: the loops' VECTORS
-# Columns of a product. Each of eight lanes or more adds up an eighth of them: fewer than BLAS may here.
-GRAM_COLUMNS = 1024
-SPARE_ROWS, SPARE_COLUMNS = 8, 16  # of the memory of a product: rows in groups, columns in lanes
+VECTORS = 8  # vectors that a covariance is multiplied with at once
+GRAM_ROOM = 8, 1040  # what a Gram matrix of n rows needs memory for: so many rows more, of so many columns
+_ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_ssize_t
+_ARGUMENTS: dict[str, list[Any]] = {
+    "gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
+    "fold": [_ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 3, _COUNT],
+    "covariance_times": [_ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 5],
+}
 
 Floats = NDArray[np.float32]
-_Address, _Count = ctypes.c_void_p, ctypes.c_ssize_t
-_ARGUMENTS: dict[str, list[Any]] = {
-    "randeigen_gram": [_Address, _Count, _Count, _Count, _Count, _Address, _Address],
-    "randeigen_fold": [_Address, _Count, _Count, _Address, _Count, _Count, _Count, *[_Address] * 3, _Count],
-    "randeigen_covariance_times": [_Address, _Count, _Count, _Count, *[_Address] * 5],
-}
+
+
+class Loops(NamedTuple):
+    """The functions of kernels.c, for this processor. They take arrays by their addresses."""
+
+    processor: str  # "AVX2" or "AVX-512"
+    gram: Callable[..., None]
+    fold: Callable[..., None]
+    covariance_times: Callable[..., None]
 
 
 class Folds(NamedTuple):
@@ -40,42 +47,51 @@ class Folds(NamedTuple):
 
     # (m, 4) of each fold: how far into its first line the tile begins, the length of a line, lines, and
     # where its columns begin
-    places: NDArray[np.intp]
+    lines: NDArray[np.intp]
     mixing: Floats  # the factors of all lines, one fold after the other
 
 
-def loops() -> str | None:
-    """For which processors the loops in use are: those with AVX2 or with AVX-512."""
-    return None if _library() is None else KINDS[_kind()]
+@cache
+def loops() -> Loops | None:
+    """The loops, if they are there and wanted."""
+    return None if os.environ.get(SWITCH) == "0" else loaded(Path(__file__).parent, EXTENSION_SUFFIXES)
 
 
-def takes(rows: NDArray[Any]) -> bool:
+def loaded(folder: Path, suffixes: Sequence[str], kind: int = 0) -> Loops | None:
+    """The loops in a folder, of the best kind that runs here, or of one that is named."""
+    for suffix in suffixes:
+        try:
+            library = ctypes.CDLL(str(folder / f"_kernels{suffix}"))
+            functions = {name: getattr(library, f"randeigen_{name}") for name in _ARGUMENTS}
+            best = int(library.randeigen_kind())
+        except (OSError, AttributeError, TypeError):  # not there, for another processor, of another version
+            continue
+        if not best or kind > best:
+            return None
+        for name, arguments in _ARGUMENTS.items():
+            functions[name].argtypes, functions[name].restype = [ctypes.c_int, *arguments], None
+        kind = kind or best
+        return Loops(KINDS[kind], **{name: partial(function, kind) for name, function in functions.items()})
+    return None
+
+
+@cache
+def processor() -> str:
+    """For which processors the loops in use are, for a record."""
+    return "none" if (used := loops()) is None else used.processor
+
+
+def take(rows: NDArray[Any]) -> bool:
     """Whether the loops are there and take these rows: float32 that lie side by side."""
-    return (
-        rows.dtype == np.float32
-        and rows.dtype.isnative
-        and rows.strides[1] == 4
-        and rows.strides[0] % 4 == 0
-        and _library() is not None
-    )
-
-
-def gram(rows: Floats) -> NDArray[np.float64]:
-    """(n, n) rows·rowsᵀ, products of GRAM_COLUMNS columns added up in float64."""
-    n, width = rows.shape
-    total = np.zeros((n, n))
-    room = np.empty((n + SPARE_ROWS, GRAM_COLUMNS + SPARE_COLUMNS), np.float32)
-    _call("gram", rows, rows.strides[0] // 4, n, width, GRAM_COLUMNS, room, total)
-    np.copyto(total, total.T.copy(), where=~np.tri(n, dtype=bool))
-    return total
+    return loops() is not None and rows.dtype == np.float32 and rows.strides[1] == 4
 
 
 def fold(given: Floats, order: NDArray[np.intp], folds: Folds, sums: Floats) -> None:
-    """Add all folds of (r, chunks, c) numbers to (r, k) sums; `order` says which chunk is at which place."""
+    """Add all folds of (r, chunks, c) numbers to (r, k) sums; `order` says which chunk comes when."""
+    numbers, lines, mixing, into = (x.ctypes.data for x in (given, *folds, sums))
     rows, _, chunk = given.shape
-    places, mixing = folds
-    where = (order, order.size, chunk, len(places), places, mixing)
-    _call("fold", given, given.strides[0] // 4, min(rows, len(sums)), *where, sums, sums.strides[0] // 4)
+    shape = given.strides[0] // 4, min(rows, len(sums)), order.ctypes.data, order.size, chunk
+    _used().fold(numbers, *shape, len(folds.lines), lines, mixing, into, sums.strides[0] // 4)
 
 
 def covariance_times(
@@ -84,38 +100,12 @@ def covariance_times(
     """The (r, p) shares w·(points·vectorsᵀ − shifts), and their (p, k) sums over the points."""
     n, k = points.shape
     shares, sums = np.empty((n, VECTORS), np.float32), np.zeros((VECTORS, k), np.float32)
-    _call("covariance_times", points, points.strides[0] // 4, n, k, vectors, shifts, weights, shares, sums)
+    others = (x.ctypes.data for x in (vectors, shifts, weights, shares, sums))
+    _used().covariance_times(points.ctypes.data, points.strides[0] // 4, n, k, *others)
     return shares, sums
 
 
-def _call(name: str, *arguments: Any) -> None:
-    """One of the loops, for this processor; arrays are handed over by their addresses."""
-    library = _library()
-    assert library is not None
-    plain = [x.ctypes.data if isinstance(x, np.ndarray) else x for x in arguments]
-    getattr(library, f"randeigen_{name}")(_kind(), *plain)
-
-
-@cache
-def _kind() -> int:
-    library = _library()
-    return 0 if library is None else int(library.randeigen_kind())
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    """The compiled loops, if they are there and wanted."""
-    return None if os.environ.get(SWITCH) == "0" else _loaded(Path(__file__).parent, EXTENSION_SUFFIXES)
-
-
-def _loaded(folder: Path, suffixes: Sequence[str]) -> ctypes.CDLL | None:
-    for suffix in suffixes:
-        try:
-            library = ctypes.CDLL(str(folder / f"_kernels{suffix}"))
-            for name, arguments in _ARGUMENTS.items():
-                getattr(library, name).argtypes = [ctypes.c_int, *arguments]
-                getattr(library, name).restype = None
-            return library if library.randeigen_kind() else None
-        except (OSError, AttributeError, TypeError):  # not there, for another processor, of another version
-            continue
-    return None
+def _used() -> Loops:
+    used = loops()
+    assert used is not None
+    return used

@@ -9,6 +9,7 @@
 
 typedef ptrdiff_t count;
 
+#define STEP 1024   /* columns of an inner product that are added up before it is kept in float64 */
 #define VECTORS 8   /* vectors multiplied with a covariance at once */
 #define GROUP 8     /* points whose shares are known before they are added up */
 #define WINDOW 8192 /* numbers of a row that are folded while a cache holds them */
@@ -61,10 +62,11 @@ int randeigen_kind(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2 : NONE;
 }
 
-void randeigen_gram(int kind, const float *rows, count stride, count n, count width, count step, float *room,
+/* `room` is for SIDE - 1 rows more than n, of STEP + LANES numbers. */
+void randeigen_gram(int kind, const float *rows, count stride, count n, count width, float *room,
                     double *total)
 {
-    (kind == AVX512 ? gram_avx512 : gram_avx2)(rows, stride, n, width, step, room, total);
+    (kind == AVX512 ? gram_avx512 : gram_avx2)(rows, stride, n, width, room, total);
 }
 
 /* Put the chunks of some rows in order and add all folds of them to their points.

@@ -18,15 +18,14 @@ static inline float NAME(sum)(LINE a)
     return parts[0];
 }
 
-/* total += a·aᵀ, `step` columns at a time: the pairs of rows i ≥ j, and some of the others.
-   The columns are copied to `room` first, rows side by side: where they lie, many may share few places of a
-   cache. */
-static void NAME(gram)(const float *rows, count stride, count n, count width, count step, float *room, double *total)
+/* total += a·aᵀ, STEP columns at a time: each lane adds up few of them in float32. The columns are copied to
+   `room` first, rows side by side: where they lie, many may share few places of a cache. */
+static void NAME(gram)(const float *rows, count stride, count n, count width, float *room, double *total)
 {
-    count side = (n + SIDE - 1) / SIDE * SIDE, line = step + LANES;
+    count side = (n + SIDE - 1) / SIDE * SIDE, line = STEP + LANES;
     memset(room, 0, sizeof(float) * side * line);
-    for (count start = 0; start < width; start += step) {
-        count here = width - start < step ? width - start : step, whole = (here + LANES - 1) / LANES * LANES;
+    for (count start = 0; start < width; start += STEP) {
+        count here = width - start < STEP ? width - start : STEP, whole = (here + LANES - 1) / LANES * LANES;
         for (count i = 0; i < n; i++) {
             memcpy(room + i * line, rows + i * stride + start, sizeof(float) * here);
             memset(room + i * line + here, 0, sizeof(float) * (whole - here));
@@ -45,9 +44,11 @@ static void NAME(gram)(const float *rows, count stride, count n, count width, co
                 }
                 for (int l = 0; l < SIDE; l++)
                     for (int r = 0; r < SIDE; r++)
-                        if (i + l < n && j + r < n) total[(i + l) * n + j + r] += NAME(sum)(sums[l][r]);
+                        if (i + l < n && j + r <= i + l) total[(i + l) * n + j + r] += NAME(sum)(sums[l][r]);
             }
     }
+    for (count i = 0; i < n; i++)
+        for (count j = 0; j < i; j++) total[j * n + i] = total[i * n + j];
 }
 
 /* sums[j] += Σ mixing[l]·numbers[l·length + j] for j < length; reads up to LANES numbers more. */

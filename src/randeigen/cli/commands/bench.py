@@ -104,7 +104,7 @@ def _show(timings: Sequence[timing.Timing], exponents: dict[str, float]) -> None
         print_line("The rule mean is that average with its certificate, which is what it costs more.")
     for name, exponent in exponents.items():
         print_line(f"{without_digest(name)} grows with d to the power {exponent:.2f}")
-    if timings[0].device == "cpu" and native.loops() is None and (core := better_core()):
+    if timings[0].device == "cpu" and native.processor() == "none" and (core := better_core()):
         print_error(
             f"This processor has AVX-512, which numpy's OpenBLAS leaves unused: its kernels are those for "
             f"{kernels()}. With OPENBLAS_CORETYPE={core} in the environment it may be faster."
