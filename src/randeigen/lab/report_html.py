@@ -17,7 +17,7 @@ STYLE = """
 td.good { background: color-mix(in srgb, #009e73 22%, var(--paper)) }
 td.bad { background: color-mix(in srgb, #d55e00 26%, var(--paper)) }
 td.near { background: color-mix(in srgb, #e69f00 18%, var(--paper)) }
-td.none { color: var(--soft) } th, td { padding: .3rem .6rem }
+td.none { color: var(--soft) } th, td { padding: .3rem .4rem } table { font-size: .86rem }
 body { max-width: 78rem }
 td.left:first-child, th.left:first-child { position: sticky; left: 0; background: var(--paper) }
 @media (max-width: 40rem) { td.left:first-child { white-space: normal; max-width: 34vw } }
