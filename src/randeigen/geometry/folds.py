@@ -65,7 +65,7 @@ class Tile(NamedTuple):
     order: NDArray[np.intp]  # (chunks of a room,) which chunk is there; the one after the last is of zeros
     offsets: list[int]  # for each fold, how far into its first line the tile begins
     mixing: list[NDArray[np.float32]]  # for each fold, (1, lines) signs over the root of the shares
-    sums: list[native.Folds]  # the same, of each sketch
+    plan: native.Folds  # the same for the loops in C
 
 
 class Room:
@@ -119,9 +119,18 @@ class FoldedSketch:
         ]
         zeros = np.full(self._around, self.chunks)
         order = np.concatenate((zeros, rng.permutation(self.chunks), zeros))
-        last, lines = len(self.check), list(zip(self.folds, offsets, mixing, strict=True))
-        sums = [_as_loops_take_them(lines[some]) for some in (slice(last), slice(last, None))]
-        return Tile(column, _signs(rng, (self.tile,)), order, offsets, mixing, sums)
+        plan = self._plan_for_loops(order, offsets, mixing)
+        return Tile(column, _signs(rng, (self.tile,)), order, offsets, mixing, plan)
+
+    def _plan_for_loops(
+        self, order: NDArray[np.intp], offsets: list[int], mixing: list[Points]
+    ) -> native.Folds:
+        folds = [
+            (offset, fold.line, factors.size, fold.columns.start, int(number >= len(self.check)))
+            for number, (fold, offset, factors) in enumerate(zip(self.folds, offsets, mixing, strict=True))
+        ]
+        inside = order[self._around : self._around + self.chunks]  # they need no zeros
+        return native.Folds(inside, np.array(folds, np.intp), np.concatenate(mixing, axis=1)[0])
 
     def room(self, rows: int) -> Room:
         """Memory for one tile of so many rows."""
@@ -143,7 +152,11 @@ class FoldedSketch:
     def add(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool = False) -> None:
         """Add one tile of some rows, times its signs, to their points; the first is written over them."""
         if native.take(choice):
-            self._add_by_loops(room, tile, check, choice, first)
+            if first:
+                choice[...] = 0
+                if self.check:
+                    check[...] = 0
+            native.fold(room.given, tile.plan, check, choice)
             return
         np.take(room.given, tile.order, axis=1, out=room.ordered, mode="clip")
         for mixing, lines, out in self._plan(room, tile):
@@ -154,14 +167,6 @@ class FoldedSketch:
                 points[...] = sums[: len(points)]
             else:
                 np.add(points, sums[: len(points)], out=points)
-
-    def _add_by_loops(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool) -> None:
-        order = tile.order[self._around : self._around + self.chunks]  # they need no zeros
-        for points, folds in zip((check, choice), tile.sums, strict=True):
-            if len(folds.lines):
-                if first:
-                    points[...] = 0
-                native.fold(room.given, order, folds, points)
 
 
 def meet_once(columns: int, width: int) -> bool:
@@ -190,12 +195,6 @@ def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float
 def _folds(lengths: list[int]) -> list[Fold]:
     ends = np.cumsum([0, *lengths]).tolist()
     return [Fold(slice(start, stop), stop - start, len(lengths)) for start, stop in pairwise(ends)]
-
-
-def _as_loops_take_them(folds: list[tuple[Fold, int, Points]]) -> native.Folds:
-    lines = [(offset, fold.line, mixing.size, fold.columns.start) for fold, offset, mixing in folds]
-    mixing = [factors[0] for _, _, factors in folds]
-    return native.Folds(np.array(lines, np.intp), np.concatenate(mixing or [np.zeros(0, np.float32)]))
 
 
 def _drawn_primes(width: int, count: int, rng: np.random.Generator) -> list[int]:

@@ -26,7 +26,10 @@ GRAM_ROOM = 8, 1040  # what a Gram matrix of n rows needs memory for: so many ro
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_ssize_t
 _ARGUMENTS: dict[str, list[Any]] = {
     "gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
-    "fold": [_ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 3, _COUNT],
+    "fold": [
+        *(_ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT, _COUNT, _COUNT),
+        *(_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
+    ],
     "covariance_times": [_ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 5],
 }
 
@@ -43,11 +46,12 @@ class Loops(NamedTuple):
 
 
 class Folds(NamedTuple):
-    """How a tile is folded into the columns of one sketch."""
+    """How the columns of a tile are folded into two sketches."""
 
-    # (m, 4) of each fold: how far into its first line the tile begins, the length of a line, lines, and
-    # where its columns begin
-    lines: NDArray[np.intp]
+    order: NDArray[np.intp]  # which chunk is where
+    # (m, 5) of each fold: how far into its first line the tile begins, the length of a line, lines, where its
+    # sums begin, and in which sketch
+    folds: NDArray[np.intp]
     mixing: Floats  # the factors of all lines, one fold after the other
 
 
@@ -86,12 +90,13 @@ def take(rows: NDArray[Any]) -> bool:
     return loops() is not None and rows.dtype == np.float32 and rows.strides[1] == 4
 
 
-def fold(given: Floats, order: NDArray[np.intp], folds: Folds, sums: Floats) -> None:
-    """Add all folds of (r, chunks, c) numbers to (r, k) sums; `order` says which chunk comes when."""
-    numbers, lines, mixing, into = (x.ctypes.data for x in (given, *folds, sums))
-    rows, _, chunk = given.shape
-    shape = given.strides[0] // 4, min(rows, len(sums)), order.ctypes.data, order.size, chunk
-    _used().fold(numbers, *shape, len(folds.lines), lines, mixing, into, sums.strides[0] // 4)
+def fold(given: Floats, tile: Folds, first: Floats, second: Floats) -> None:
+    """Add all folds of (r, chunks, c) numbers to the (r, k) sums of two sketches."""
+    order, folds, mixing = tile
+    shape = given.strides[0] // 4, len(second), order.ctypes.data, order.size, given.shape[2]
+    plan = len(folds), folds.ctypes.data, mixing.ctypes.data
+    into = first.ctypes.data, first.strides[0] // 4, second.ctypes.data, second.strides[0] // 4
+    _used().fold(given.ctypes.data, *shape, *plan, *into)
 
 
 def covariance_times(

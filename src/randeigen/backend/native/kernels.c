@@ -9,6 +9,21 @@
 
 typedef ptrdiff_t count;
 
+/* How a tile is folded, as folds.py says. */
+struct fold {
+    count offset; /* how far into the first line the tile begins */
+    count length; /* of a line */
+    count lines;
+    count column, sketch; /* where the sums begin, and in which of two sketches */
+};
+struct tile {
+    const count *order; /* of its chunks */
+    count chunks, chunk;
+    count many;
+    const struct fold *folds;
+    const float *mixing; /* the factors of all lines, one fold after the other */
+};
+
 #define STEP 1024   /* columns of an inner product that are added up before it is kept in float64 */
 #define VECTORS 8   /* vectors multiplied with a covariance at once */
 #define GROUP 8     /* points whose shares are known before they are added up */
@@ -69,16 +84,16 @@ void randeigen_gram(int kind, const float *rows, count stride, count n, count wi
     (kind == AVX512 ? gram_avx512 : gram_avx2)(rows, stride, n, width, room, total);
 }
 
-/* Put the chunks of some rows in order and add all folds of them to their points.
-   folds: for each how far into its first line the row begins, the length of a line, how many lines there are,
-   and where its sums begin. */
-void randeigen_fold(int kind, const float *given, count stride, count rows, const count *order, count chunks,
-                    count chunk, count many, const count *folds, const float *mixing, float *sums,
-                    count sums_stride)
+/* Put the chunks of some rows in order and add all folds of them to their points in two sketches. */
+void randeigen_fold(int kind, const float *rows, count stride, count n, const count *order, count chunks,
+                    count chunk, count many, const struct fold *folds, const float *mixing, float *first,
+                    count first_stride, float *second, count second_stride)
 {
-    for (count i = 0; i < rows; i++)
-        (kind == AVX512 ? fold_avx512 : fold_avx2)(given + i * stride, order, chunks, chunk, many, folds, mixing,
-                                                   sums + i * sums_stride);
+    const struct tile tile = {order, chunks, chunk, many, folds, mixing};
+    for (count i = 0; i < n; i++) {
+        float *const sketches[2] = {first + i * first_stride, second + i * second_stride};
+        (kind == AVX512 ? fold_avx512 : fold_avx2)(rows + i * stride, &tile, sketches);
+    }
 }
 
 void randeigen_covariance_times(int kind, const float *points, count stride, count n, count k,

@@ -71,30 +71,30 @@ static inline void NAME(add_lines)(const float *numbers, const float *mixing, co
     }
 }
 
-/* Add all folds of one row to its points, some of its chunks at a time: these stay in the first cache. */
-static void NAME(fold)(const float *row, const count *order, count chunks, count chunk, count many,
-                       const count *folds, const float *mixing, float *sums)
+/* Add all folds of one row to its points in two sketches, some of its chunks at a time: these stay in the first
+   cache. */
+static void NAME(fold)(const float *row, const struct tile *tile, float *const sketches[2])
 {
     float window[WINDOW + LANES] = {0};
-    count at_once = WINDOW / chunk;
-    for (count first = 0; first < chunks; first += at_once) {
-        count here = chunks - first < at_once ? chunks - first : at_once, numbers = here * chunk;
+    count chunk = tile->chunk, at_once = WINDOW / chunk;
+    for (count first = 0; first < tile->chunks; first += at_once) {
+        count here = tile->chunks - first < at_once ? tile->chunks - first : at_once, numbers = here * chunk;
         for (count i = 0; i < here; i++)
-            memcpy(window + i * chunk, row + order[first + i] * chunk, sizeof(float) * chunk);
-        const float *signs = mixing;
-        for (count f = 0; f < many; f++) {
-            count offset = folds[4 * f], length = folds[4 * f + 1], lines = folds[4 * f + 2];
-            float *points = sums + folds[4 * f + 3];
-            count at = first * chunk + offset, line = at / length, along = at % length, done = 0;
+            memcpy(window + i * chunk, row + tile->order[first + i] * chunk, sizeof(float) * chunk);
+        const float *mixing = tile->mixing;
+        for (count f = 0; f < tile->many; f++) {
+            struct fold fold = tile->folds[f];
+            count at = first * chunk + fold.offset, line = at / fold.length, along = at % fold.length, done = 0;
+            float *sums = sketches[fold.sketch] + fold.column;
             if (along) {
-                done = length - along < numbers ? length - along : numbers;
-                NAME(add_lines)(window, signs + line++, 1, done, points + along);
+                done = fold.length - along < numbers ? fold.length - along : numbers;
+                NAME(add_lines)(window, mixing + line++, 1, done, sums + along);
             }
-            count whole = (numbers - done) / length;
-            NAME(add_lines)(window + done, signs + line, whole, length, points);
-            done += whole * length, line += whole;
-            if (done < numbers) NAME(add_lines)(window + done, signs + line, 1, numbers - done, points);
-            signs += lines;
+            count whole = (numbers - done) / fold.length;
+            NAME(add_lines)(window + done, mixing + line, whole, fold.length, sums);
+            done += whole * fold.length, line += whole;
+            if (done < numbers) NAME(add_lines)(window + done, mixing + line, 1, numbers - done, sums);
+            mixing += fold.lines;
         }
     }
 }
