@@ -278,7 +278,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no eps": ([], "--eps, a fraction, or --f"),
     "both": (["--eps", "0.1", "--f", "1"], "exactly one"),
     "eps too large": (["--eps", "0.6"], r"eps=0.6, but no rule can tolerate half"),
-    "eps negative": (["--eps", "-0.1"], "eps=-0.1"),
+    "eps negative": (["--eps", "-0.1"], "eps=-0.1; give the fraction you fear"),
     "eps nan": (["--eps", "nan"], "eps=nan"),
     "eps a word": (["--eps", "few"], "--eps"),
     "f too large": (["--f", "7"], "f=7 of 13 rows"),
