@@ -289,6 +289,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "on excess": (["--f", "1", "--on-excess", "ignore"], "--on-excess"),
     "rule misspelt": (["--f", "1", "--rule", "randegen"], "did you mean 'randeigen'.*Known are: randeigen, "),
     "rule unknown": (["--f", "1", "--rule", "zzz"], r"no rule 'zzz'\. Known are"),
+    "rule only a stage": (["--f", "1", "--rule", "nnm"], "ends in a pre-aggregator.*'nnm\\+krum'"),
+    "rule before a rule": (["--f", "1", "--rule", "krum+mean"], "has 'krum', a rule, where a pre-aggregator"),
     "rule empty": (["--f", "1", "--rule", ""], "no rule ''"),
     "no such parameter": (["--f", "1", "--rule", "mean:gamma=1"], "'gamma=1'; it takes none"),
     "parameter without value": (["--f", "1", "--rule", "filtering:gamma"], "it takes gamma=..."),

@@ -39,7 +39,7 @@ POISON = "the fraction of examples that may be poison, in [0, 0.5)"
 WHOLE_FROM = {"rounds": 1, "clients": 2, "epochs": 1, "batch": 1, "seed": 0, "calm": 0, "steps": 0}
 NUMBERS = {
     "eps": SHARE,
-    "feared": SHARE,
+    "feared": "the Byzantine fraction of the clients that the rule assumes, in [0, 0.5)",
     "sample": "the fraction of clients in a round, in (0, 1]",
     "rate": "a positive learning rate",
     "alpha": "a positive number, such as 0.3 (uneven) or 100 (almost even)",
