@@ -26,7 +26,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Replace `<!-- help NAME -->` by what `randeigen NAME --help` prints."""
+    """Replace `<!-- help NAME -->` by what `randeigen NAME --help` prints; link to PAGES as pages."""
+    for page, source in PAGES.items():
+        markdown = re.sub(rf"\]\(\.\./((?:\.\./)*){re.escape(source)}", rf"](\1{page}", markdown)
     return re.sub(r"<!-- help (\w+) -->", lambda found: f"```text\n{help_of(found[1])}\n```", markdown)
 
 

@@ -37,10 +37,26 @@ def build_rule(text: str, eps: float | None, f: int | None = None) -> Rule:
     *mixers, last = _stages(text)
     if len(mixers) > MAX_STAGES:
         raise BadParameter(f"rule {_cut(text)} has {len(mixers)} pre-aggregators; give at most {MAX_STAGES}.")
+    _check_order(text, mixers, last)
     rule: Rule = parse(last, RULES, "rule", eps, f, own=_own_rule)
     for mixer in reversed(mixers):
         rule = parse(mixer, MIXERS, "pre-aggregator", eps, f, own=_own_mixer) | rule
     return rule
+
+
+def _check_order(text: str, mixers: list[str], last: str) -> None:
+    """Refuse a pre-aggregator without a rule after it, and a rule that others follow."""
+    if last.partition(":")[0] in MIXERS:
+        raise BadParameter(
+            f"rule {_cut(text)} ends in a pre-aggregator; give the rule that follows it: "
+            f"{_cut(text + '+krum')}."
+        )
+    for name in (mixer.partition(":")[0] for mixer in mixers):
+        if name in RULES:
+            raise BadParameter(
+                f"rule {_cut(text)} has {name!r}, a rule, where a pre-aggregator belongs; give one of "
+                f"{', '.join(MIXERS)}, and the rule last."
+            )
 
 
 def pinned_name(text: str) -> str:

@@ -54,6 +54,30 @@ def test_a_round_is_read_back_as_it_was(record):
     assert written["metrics"]["evaluate"]["loss"] is None
 
 
+@pytest.mark.parametrize(
+    "text", ["notes, without an end of line", "a line\nand another", '{"a": 1}', "{}\n", "\0x"]
+)
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    for resume in (False, True):
+        with pytest.raises(BadFile, match=r"notes\.txt"):
+            Record(path, {}).begin(resume=resume)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("begun", ["", "{", '{"format": "randeigen-rounds-1", "run"', "\0\0\0"])
+def test_what_a_killed_server_wrote_of_a_line_is_cut_off(record, begun):
+    whole = record.path.read_text()
+    record.path.write_text(whole + begun)
+    again = Record(record.path, {})
+    assert len(again.begin(resume=True).rounds) == 7
+    assert record.path.read_text() == whole
+    record.path.write_text(begun)
+    assert Record(record.path, {}).begin(resume=False) is None
+    assert record.path.read_text() == ""
+
+
 def test_a_line_that_was_being_written_when_the_server_died_is_left_out(record):
     with open(record.path, "a") as file:
         file.write('{"format": "randeigen-rounds-1", "run"')

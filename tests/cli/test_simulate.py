@@ -290,6 +290,9 @@ def test_the_list_of_attacks_says_what_each_is() -> None:
     assert found["mra"]["parameters"] == ["boost", "share", "target", "rate"]
     assert all(line["knows"] and line["paper"] for line in lines)
     assert "hidra" in call("attacks").stdout
+    alone = call("attacks", "--only", "hidra")
+    assert alone.exit_code == 2
+    assert "--only goes with --pictures" in alone.output
 
 
 @pytest.mark.parametrize("name", ATTACKS)

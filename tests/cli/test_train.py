@@ -25,6 +25,7 @@ from typer.testing import CliRunner, Result
 
 from randeigen.attacks import Subpopulation, Trigger
 from randeigen.cli.app import app
+from randeigen.errors import BadParameter
 from randeigen.lab.centralized import CentralizedTrainer, auc, projection, train
 from randeigen.lab.config import CentralizedConfig
 from randeigen.lab.poisoned_setup import TRUSTED, PoisonedSetup, prepare
@@ -191,7 +192,8 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("--eps", "0.7"), "eps=0.7"),
         (("--f", "400"), "fewer than half of the 649 images"),
         (("--f", "1", "--eps", "0.05"), "one of eps and f"),
-        (("--lr", "-1"), "positive"),
+        (("--lr", "-1"), "rate=-1.0; give a positive learning rate"),
+        (("--lr", "inf"), "rate=inf; give a positive learning rate"),
         (("--device", "abacus"), "is not known"),
     ],
 )
@@ -200,6 +202,24 @@ def test_mistakes_are_reported_in_one_line(tmp_path: Path, words: tuple[str, ...
     assert done.exit_code == 2, done.output
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"epochs": 2.5}, "epochs=2.5; give a whole number, 1 or more"),
+        ({"epochs": "3"}, "epochs='3'; give a whole number"),
+        ({"batch": 0}, "batch=0; give a whole number"),
+        ({"seed": -1}, "seed=-1; give a whole number, 0 or more"),
+        ({"rate": None}, "rate=None; give a positive learning rate"),
+        ({"eps": "a few"}, "eps='a few'; give the fraction of examples"),
+        ({"f": -1}, "f=-1; give a number from 0"),
+        ({"task": ["mnist"]}, "there is no task"),
+    ],
+)
+def test_a_configuration_refuses_what_cannot_be_run(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadParameter, match=said):
+        CentralizedConfig(**wrong)
 
 
 def test_help_teaches() -> None:

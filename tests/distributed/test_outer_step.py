@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 import rank_jobs
+from randeigen.distributed import Guard, OuterStep
+from randeigen.errors import BadModel, BadParameter
 from ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -33,3 +38,22 @@ def test_a_skipped_outer_step_undoes_what_was_done_since_the_last(four: Ranks) -
     for answer in four(rank_jobs.local_training_with_two_faults):
         assert answer["skipped"]
         assert np.array_equal(answer["end"], answer["start"])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda net: OuterStep(net, Guard(f=1), torch.optim.SGD(net.parameters())),
+            "give a function",
+        ),
+        (lambda net: OuterStep(net, 1), r"guard=1; give randeigen.distributed.Guard"),
+        (
+            lambda net: OuterStep(net.requires_grad_(False), Guard(f=1)),
+            "no parameter of the model",
+        ),
+    ],
+)
+def test_it_refuses_what_it_cannot_step(make: Any, words: str) -> None:
+    with pytest.raises((BadParameter, BadModel), match=words):
+        make(torch.nn.Linear(2, 1))

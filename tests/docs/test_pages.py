@@ -110,11 +110,8 @@ def links(page: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
-    generated = {f"{path.stem.lower()}.md": path for path in FRONT[1:]}
     for path, anchor in links(page):
         target = (page.parent / path).resolve() if path else page
-        if page.is_relative_to(DOCS) and target.parent == DOCS:
-            target = generated.get(target.name, target)  # the site has these files of the root as pages
         assert target.exists(), f"{path} is not there"
         if anchor:
             assert anchor in anchors(target), f"{path} has no heading #{anchor}"
@@ -177,6 +174,12 @@ def test_it_speaks_the_field_s_language(page: Path) -> None:
     """Byzantine rows, the Gram matrix, the top direction, assumed corruption; in generated tables as well."""
     written = re.sub(r"`[^`]*`", "", prose(page))  # without names
     assert not re.findall(r"\b(liars?|widest|slopes|feared|fears|vouch)\b", written, re.I)
+
+
+def test_the_reference_shows_the_help_of_every_command() -> None:
+    app = pytest.importorskip("randeigen.cli.app")
+    page = (DOCS / "reference" / "command.md").read_text()
+    assert sorted(re.findall(r"<!-- help (\w+) -->", page)) == sorted(app.COMMANDS)
 
 
 def test_every_page_is_in_the_navigation() -> None:

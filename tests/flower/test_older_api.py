@@ -224,3 +224,5 @@ def test_no_client_may_choose_the_model():
 def test_what_the_older_api_does_not_know_is_refused(tmp_path):
     with pytest.raises(BadParameter, match="checkpoint"):
         robust(FedAvg(initial_parameters=start()), eps=0.2, record=tmp_path / "a", checkpoint=tmp_path / "b")
+    with pytest.raises(BadParameter, match=r"grace is for strategies of flwr.serverapp.*round_timeout"):
+        robust(FedAvg(initial_parameters=start()), eps=0.2, grace=3.0)

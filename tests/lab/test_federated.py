@@ -337,6 +337,7 @@ class TestTasks:
         *(({"alpha": wrong}, "alpha=.*such as 0.3") for wrong in ("0.3", 0, -1.0, nan, inf, False, None)),
         *(({name: wrong}, "fraction") for name in ("eps", "feared") for wrong in (nan, "0.2", False, -0.1)),
         *(({"sample": wrong}, r"\(0, 1\]") for wrong in (nan, "1", True, 1.5)),
+        ({"feared": 0.6}, "feared=0.6; give the Byzantine fraction of the clients that the rule assumes"),
         ({"clients": 1}, "clients=1; give a whole number, 2 or more"),
         ({"redraw": "no"}, "redraw='no'; give True or False"),
         ({"redraw": 1}, "True or False"),

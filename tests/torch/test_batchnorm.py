@@ -168,9 +168,10 @@ def test_a_layer_in_two_places_stays_one_and_nested_ones_are_found() -> None:
     ("options", "words"),
     [
         ({"to": "batch"}, "choose one of group, frozen, ghost"),
-        ({"to": "ghost"}, "size=None"),
-        ({"to": "ghost", "size": 1}, "size=1"),
-        ({"to": "group", "size": 4}, "size=4"),
+        ({"to": "ghost"}, 'size=None; to="ghost" needs the number of neighbours'),
+        ({"to": "ghost", "size": 1}, 'size=1; to="ghost" needs'),
+        ({"to": "ghost", "size": "4"}, "size='4'; to=\"ghost\" needs"),
+        ({"to": "group", "size": 4}, 'size=4 belongs to to="ghost"; leave it out'),
         ({"to": "frozen", "groups": 4}, "groups=4"),
         ({"groups": 0}, "groups=0"),
     ],

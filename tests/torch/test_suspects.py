@@ -199,6 +199,13 @@ def test_f_is_a_number_of_examples() -> None:
     assert int((suspects.weights == 0).sum()) == 14
 
 
+def test_no_more_than_half_is_left_out() -> None:
+    x, y, _ = clouds(120, 6)
+    for suspects in (Suspects(TensorDataset(x, y), f=54), Suspects(TensorDataset(x, y), 0.45)):
+        suspects.judge(net(), criterion)
+        assert int((suspects.weights == 0).sum()) == 60
+
+
 def test_a_run_that_is_resumed_remembers() -> None:
     x, y, _ = clouds(200, 10)
     one, two = (Suspects(TensorDataset(x, y), 0.1, seed=1) for _ in range(2))

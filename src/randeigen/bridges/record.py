@@ -15,6 +15,7 @@ from randeigen.errors import BadFile
 from randeigen.rows.formats.io import strict_json
 
 FORMAT = "randeigen-rounds-1"
+LINE_START = json.dumps({"format": FORMAT})[:-1].encode()
 MAX_LINE_CHARACTERS = 2**26
 MAX_DEPTH = 8
 
@@ -41,10 +42,13 @@ class Record:
         """Start another run in the file, or go on with its last one, which is returned."""
         if self.path.exists() and not self.path.is_file():
             raise BadFile(f"record {self.path} is there and is not a file; give another name.")
-        if self.path.exists() and _end_last_line(self.path):
+        if self.path.exists() and (end := _end_of_lines(self.path)):
             last = read_runs(self.path)[-1]
+            os.truncate(self.path, end)
             self.run = last.number if resume else last.number + 1
             return last if resume else None
+        if self.path.exists():
+            os.truncate(self.path, 0)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.run = 1
         return None
@@ -60,11 +64,13 @@ class Record:
             os.fsync(file.fileno())
 
 
-def _end_last_line(path: Path) -> int:
-    """Cut off what a killed server wrote of a line; the bytes that are left."""
-    with open(path, "rb+") as file:
-        end = file.read().rfind(b"\n") + 1
-        file.truncate(end)
+def _end_of_lines(path: Path) -> int:
+    """How many bytes are whole lines; BadFile if more follows than a killed server wrote of a round."""
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    begun = content[end:].rstrip(b"\0")  # a machine that lost power may leave zeros
+    if begun[: len(LINE_START)] != LINE_START[: len(begun)]:
+        raise BadFile(f"record {path} is there and is no record of rounds; give another name.")
     return end
 
 

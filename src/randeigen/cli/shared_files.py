@@ -32,7 +32,7 @@ def as_part(text: str) -> Part:
     if slash and i.isdecimal() and k.isdecimal() and int(i) < int(k):
         return int(i), int(k)
     raise UsageError(
-        f"--part {text} is none; give I/K, counted from 0: 0/4, 1/4, 2/4 and 3/4 are four parts."
+        f"--part {text} is no part; give I/K, counted from 0: 0/4, 1/4, 2/4 and 3/4 are four parts."
     )
 
 

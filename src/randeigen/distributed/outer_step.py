@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from randeigen.distributed.exchange import Exchange
 from randeigen.distributed.guard import Guard
-from randeigen.errors import BadModel
+from randeigen.errors import BadModel, BadParameter
 
 
 class OuterStep:
@@ -43,6 +43,13 @@ class OuterStep:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         if not self._parameters:
             raise BadModel("no parameter of the model is trained; nothing can be averaged.")
+        if not isinstance(guard, Guard):
+            raise BadParameter(f"guard={guard!r:.80}; give randeigen.distributed.Guard(f=...).")
+        if optimizer is not None and not callable(optimizer):
+            raise BadParameter(
+                f"optimizer is a {type(optimizer).__name__}, and is to step parameters of its own; give a "
+                "function that makes one, such as lambda params: torch.optim.SGD(params, lr=0.7)."
+            )
         self.guard = guard
         self.before = [nn.Parameter(p.detach().clone()) for p in self._parameters]
         self._optimizer = None if optimizer is None else optimizer(self.before)

@@ -21,6 +21,7 @@ from randeigen.prior_weights import MAX_CLAIM_RATIO
 from randeigen.registry import DEFAULT
 
 PATIENCE = 60.0  # seconds to wait for nodes that are not online
+GRACE = 1.0  # times as long as all but f nodes took
 OWN_RULES = ("Krum", "MultiKrum", "Bulyan", "FedMedian", "FedTrimmedAvg")
 NOT_A_MEAN = ("QFedAvg", "FedXgbBagging", "FedXgbCyclic", "FedXgbNnAvg")
 PRIVATE = ("DifferentialPrivacy", "DPFedAvg")
@@ -33,7 +34,7 @@ def robust(
     f: int | None = None,
     rule: RuleChoice = DEFAULT,
     cap: float | None = MAX_CLAIM_RATIO,
-    grace: float = 1.0,
+    grace: float = GRACE,
     patience: float = PATIENCE,
     strikes: int | None = None,
     risk: float = RISK,
@@ -79,7 +80,8 @@ def robust(
     check_strategy(strategy)
     session = Session(Judge(Tolerance(eps, f, risk), rule, cap), strikes, record)
     if isinstance(strategy, older_strategies.FedAvg):
-        return _wrap(strategy, RobustFit, _older_run(strategy, session, patience, like, checkpoint))
+        given = {"like": like, "checkpoint": checkpoint, "grace": None if grace == GRACE else grace}
+        return _wrap(strategy, RobustFit, _older_run(strategy, session, patience, given))
     return _wrap(strategy, RobustRounds, FlowerRun(session, grace, patience, like, checkpoint))
 
 
@@ -93,11 +95,14 @@ def _wrap(strategy: Any, rounds: type, run: FlowerRun | OlderRun) -> Any:
     return wrapped
 
 
-def _older_run(strategy: Any, session: Session, patience: float, like: Any, checkpoint: Any) -> OlderRun:
-    """The state of a run of the older API, which knows neither checkpoints nor replies of another form."""
-    for name, value in (("like", like), ("checkpoint", checkpoint)):
+def _older_run(strategy: Any, session: Session, patience: float, given: dict[str, Any]) -> OlderRun:
+    """The state of a run of the older API, which has no checkpoints, no replies of another form, no grace."""
+    for name, value in given.items():
         if value is not None:
-            raise BadParameter(f"{name} is for strategies of flwr.serverapp.strategy; this is an older one.")
+            instead = "; the round_timeout of its ServerConfig limits a round" if name == "grace" else ""
+            raise BadParameter(
+                f"{name} is for strategies of flwr.serverapp.strategy; this is an older one{instead}."
+            )
     own = type(strategy).initialize_parameters is not older_strategies.FedAvg.initialize_parameters
     if strategy.initial_parameters is None and not own:
         raise BadParameter(NO_PARAMETERS)

@@ -34,16 +34,16 @@ STARTS: tuple[str, ...] = get_args(Start)
 
 
 SHARE = "the Byzantine fraction of the clients, in [0, 0.5)"
-# The settings of a federation that are whole numbers, with the least of each; and that are numbers.
+POISON = "the fraction of examples that may be poison, in [0, 0.5)"
+# The settings that are whole numbers, with the least of each; and that are numbers.
 WHOLE_FROM = {"rounds": 1, "clients": 2, "epochs": 1, "batch": 1, "seed": 0, "calm": 0, "steps": 0}
 NUMBERS = {
     "eps": SHARE,
-    "feared": SHARE,
+    "feared": "the Byzantine fraction of the clients that the rule assumes, in [0, 0.5)",
     "sample": "the fraction of clients in a round, in (0, 1]",
     "rate": "a positive learning rate",
     "alpha": "a positive number, such as 0.3 (uneven) or 100 (almost even)",
 }
-MAY_BE_NONE = ("feared", "epochs", "batch", "rate", "steps")
 
 
 class FederatedStream(IntEnum):
@@ -101,7 +101,11 @@ class FederatedConfig:
         for name, value in (("task", self.task), ("attack", self.attack), ("rule", self.rule)):
             check_is_name(name, value)
         check_is_name("server", self.server)
-        _check_types(self)
+        _check_numbers(self, NUMBERS)
+        if not isinstance(self.redraw, bool):
+            raise BadParameter(f"redraw={self.redraw!r:.80}; give True or False, without quotation marks.")
+        if not isinstance(self.parts, str):
+            raise BadParameter(f'parts={self.parts!r:.80}; give a word, such as "whole" or "tensor".')
         if f is not None:
             _set_eps(self, f, self.clients, "clients")
         for name, fraction in (("eps", self.eps), ("feared", self.feared)):
@@ -201,22 +205,17 @@ class CentralizedConfig:
             ("defence", self.defence, DEFENCES),
             ("start", self.start, STARTS),
         ):
-            if value not in known:
-                raise BadParameter(f"there is no {name} {value!r}; choose one of {', '.join(known)}.")
+            if not isinstance(value, str) or value not in known:
+                raise BadParameter(f"there is no {name} {value!r:.80}; choose one of {', '.join(known)}.")
+        _check_numbers(self, {**NUMBERS, "eps": POISON})
         if f is not None:
             images = TRAINED_ON[self.task]
             aside = int(TRUSTED * images) if self.start == "pretrained" else 0
             _set_eps(self, f, (images - aside + 1) // 2, "images of the victim")
         if not 0 <= self.eps < 0.5:
-            raise BadFraction(
-                f"eps={self.eps}; give the fraction of examples that may be poison, in [0, 0.5)."
-            )
-        least = min(*(1 if value is None else value for value in (self.epochs, self.batch)), self.seed + 1)
-        if least < 1 or not self.rate > 0:
-            raise BadParameter(
-                f"epochs={self.epochs}, batch={self.batch}, rate={self.rate}, seed={self.seed}; give at "
-                "least one epoch, one image a batch, a positive rate and a seed from 0."
-            )
+            raise BadFraction(f"eps={self.eps}; give {POISON}.")
+        if not self.rate > 0:
+            raise BadParameter(f"rate={self.rate}; give {NUMBERS['rate']}.")
 
     def resolve(self, task: Task) -> CentralizedConfig:
         """The same with nothing left to the data set."""
@@ -237,23 +236,19 @@ class CentralizedConfig:
         return np.random.default_rng([self.seed, stream, t])
 
 
-def _check_types(config: FederatedConfig) -> None:
+def _check_numbers(config: FederatedConfig | CentralizedConfig, numbers: dict[str, str]) -> None:
     """Refuse what is no number where one belongs, from a file or a caller; numpy's become Python's."""
     for name, value in vars(config).items():
         own = value.item() if isinstance(value, np.generic) else value
         object.__setattr__(config, name, own)
-        if own is None and name in MAY_BE_NONE:
+        if own is None and getattr(type(config), name) is None:  # the default
             continue
         if name in WHOLE_FROM and not is_count(own, WHOLE_FROM[name]):
             raise BadParameter(f"{name}={own!r:.80}; give a whole number, {WHOLE_FROM[name]} or more.")
         is_number = isinstance(own, NUMBER) and not isinstance(own, bool)
-        if name in NUMBERS and not (is_number and abs(own) <= sys.float_info.max):
+        if name in numbers and not (is_number and abs(own) <= sys.float_info.max):
             error = BadFraction if name in ("eps", "feared") else BadParameter
-            raise error(f"{name}={own!r:.80}; give {NUMBERS[name]}.")
-    if not isinstance(config.redraw, bool):
-        raise BadParameter(f"redraw={config.redraw!r:.80}; give True or False, without quotation marks.")
-    if not isinstance(config.parts, str):
-        raise BadParameter(f'parts={config.parts!r:.80}; give a word, such as "whole" or "tensor".')
+            raise error(f"{name}={own!r:.80}; give {numbers[name]}.")
 
 
 def _set_eps(config: FederatedConfig | CentralizedConfig, f: int, n: int, what: str) -> None:
@@ -261,7 +256,7 @@ def _set_eps(config: FederatedConfig | CentralizedConfig, f: int, n: int, what: 
     if config.eps is not type(config).eps:  # the default itself: an equal number is somebody's choice
         raise BadFraction(f"give one of eps and f; found eps={config.eps} and f={f}.")
     if not is_count(f, 0) or not 2 * f < n:
-        raise BadFraction(f"f={f!r}; give fewer than half of the {n:,} {what}.")
+        raise BadFraction(f"f={f!r}; give a number from 0, fewer than half of the {n:,} {what}.")
     eps = int(f) / n
     # Attacks poison int(eps * n) images, which must be f of them.
     object.__setattr__(config, "eps", eps if int(eps * n) == f else math.nextafter(eps, 1.0))

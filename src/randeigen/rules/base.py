@@ -195,10 +195,9 @@ def check_corruption(name: str, eps: float | None, f: int | None) -> None:
         given = "neither" if eps is None else f"both eps={eps} and f={f}"
         raise BadFraction(f"{name} needs exactly one of eps (a fraction) and f (a count); found {given}.")
     if eps is not None and (isinstance(eps, bool) or not isinstance(eps, NUMBER) or not 0 <= eps < 0.5):
-        raise BadFraction(
-            f"eps={eps!r}, but no rule can tolerate half the rows or more; "
-            "give the fraction you fear, in [0, 0.5)."
-        )
+        is_half = isinstance(eps, NUMBER) and eps >= 0.5
+        why = ", but no rule can tolerate half the rows or more" if is_half else ""
+        raise BadFraction(f"eps={eps!r:.80}{why}; give the fraction you fear, in [0, 0.5).")
     if f is not None and (isinstance(f, bool) or not isinstance(f, (int, np.integer)) or f < 0):
         raise BadFraction(f"f={f!r}; give the number of rows you fear, a whole number from 0.")
 

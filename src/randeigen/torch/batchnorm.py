@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from randeigen.errors import BadModel, BadParameter
+from randeigen.rules.base import is_count
 from randeigen.torch.layers import (
     Gradients,
     Inputs,
@@ -172,10 +173,16 @@ def convert_batchnorm(
         raise BadModel(f"model must be a torch.nn.Module, found {type(model).__name__}.")
     if to not in get_args(Normalisation):
         raise BadParameter(f"to={to!r}; choose one of {', '.join(get_args(Normalisation))}.")
-    if (size is None) == (to == "ghost") or (size is not None and size < 2):
-        raise BadParameter(f'size={size} with to="{to}"; give it to "ghost" alone: 2 examples or more.')
-    if groups is not None and (to != "group" or groups < 1):
-        raise BadParameter(f'groups={groups} with to="{to}"; give it to "group" alone: 1 or more.')
+    if to != "ghost" and size is not None:
+        raise BadParameter(f'size={size!r:.80} belongs to to="ghost"; leave it out with to="{to}".')
+    if to == "ghost" and not is_count(size, 2):
+        raise BadParameter(
+            f'size={size!r:.80}; to="ghost" needs the number of neighbours to normalise together, 2 or more.'
+        )
+    if to != "group" and groups is not None:
+        raise BadParameter(f'groups={groups!r:.80} belongs to to="group"; leave it out with to="{to}".')
+    if groups is not None and not is_count(groups):
+        raise BadParameter(f'groups={groups!r:.80}; to="group" takes a number of groups, 1 or more.')
     converted: dict[nn.Module, nn.Module] = {}  # a layer that is in several places stays one
     for name, module in list(model.named_modules()):
         if isinstance(module, _BatchNorm) and not isinstance(module, (FrozenBatchNorm, GhostBatchNorm)):

@@ -49,7 +49,8 @@ class Suspects:
     Parameters:
         dataset: gives (input, label) by index and has a length. An input that is a dict is given to the model
             as keyword arguments.
-        eps: the fraction of examples that may be poisoned, in [0, 0.5). At most 2·eps are left out.
+        eps: the fraction of examples that may be poisoned, in [0, 0.5). At most 2·eps are left out, and
+            never more than half.
         f: their number, in place of `eps`.
         labels: (n,) one class per example. By default the data set's `targets` or `labels`, the last tensor
             of a TensorDataset, or what reading the data set once gives.
@@ -246,7 +247,7 @@ def _assumed(eps: float | None, f: int | None, n: int) -> tuple[float, int]:
     if f is not None:
         if not isinstance(f, (int, np.integer)) or not 0 <= 2 * f < n:
             raise BadFraction(f"f={f}; give how many of the {n} examples may be poisoned, fewer than half.")
-        return f / n, int(2 * f)
+        return f / n, int(min(2 * f, n // 2))
     if not isinstance(eps, (int, float, np.floating)) or not 0 <= eps < 0.5:
         raise BadFraction(f"eps={eps}; give the fraction of examples that may be poisoned, in [0, 0.5).")
     return float(eps), int(min(2 * eps, 0.5) * n)

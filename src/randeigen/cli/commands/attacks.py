@@ -35,7 +35,7 @@ def attacks(
 
     With --pictures, DIR gets for every attack its clients in the plane of the top two principal directions
     of a round and what it stamps on images, if it does; clients.png and triggers.png show all.
-    That trains federations, one on digits and one on sentences, and takes about a minute.
+    That trains federations, one on digits and one on sentences, and takes a minute or two.
 
     \b
     Examples:
@@ -62,6 +62,8 @@ def attacks(
                 f"{len(files)} pictures are in {pictures}; clients.png and triggers.png show all at once."
             )
             return
+        if only:
+            raise UsageError("--only goes with --pictures; without it all attacks are listed.")
         listed = [
             {
                 "attack": name,

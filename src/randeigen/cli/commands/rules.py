@@ -47,7 +47,7 @@ def rules(
     with exit_on_error():
         if not measure:
             if rule or out:
-                raise UsageError("--rule and --out go with --measure.")
+                raise UsageError("--rule and --out go with --measure; `randeigen rules NAME` shows one rule.")
             _list(name, as_json)
             return
         if name:
