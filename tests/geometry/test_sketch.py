@@ -219,7 +219,7 @@ def test_rows_kept_in_float32_are_measured_as_in_float64(
 ) -> None:
     rows = (attacked(300, 60, 30).clip(-6, 6).astype(np.float64) * scale).astype(np.float32)
     wide = randeigen.aggregate(rows, f=30, geometry="sketch", seed=0)
-    monkeypatch.setattr("randeigen.geometry.sketch.MAX_FLOAT64_POINT_NUMBERS", 0)
+    monkeypatch.setattr("randeigen.geometry.sketch_accumulator.MAX_FLOAT64_POINT_NUMBERS", 0)
     narrow, _ = measure(as_rows(rows), "sketch", 0)
     assert isinstance(narrow, SketchGeometry)
     assert narrow.points.dtype == np.float32

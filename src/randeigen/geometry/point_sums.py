@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import FLOAT64_PIECE_NUMBERS
+from randeigen.backend.chunking import FLOAT64_PIECE_NUMBERS, parallel_map
 from randeigen.types import Array
 
 Points: TypeAlias = NDArray[Any]  # (n, k) float32 or float64
 
+PARTS = 8  # parts of the points that cores share, the same on every machine: no bit depends on them
 
-def rows_as_float64(points: Points) -> Iterator[tuple[slice, Array]]:
-    """The points as float64, some rows at a time."""
+
+def rows_as_float64(points: Points, within: slice = slice(None)) -> Iterator[tuple[slice, Array]]:
+    """The points as float64, some rows at a time; those of a slice, if one is given."""
+    start, stop, _ = within.indices(points.shape[0])
     step = max(1, FLOAT64_PIECE_NUMBERS // points.shape[1])
-    for i in range(0, points.shape[0], step):
-        rows = slice(i, i + step)
+    for i in range(start, stop, step):
+        rows = slice(i, min(i + step, stop))
         yield rows, points[rows].astype(np.float64, copy=False)
+
+
+def _sum_of_parts(points: Points, work: Callable[[slice, Array], Array]) -> Array:
+    """(k,) the sum of what `work` makes of some rows and their points, in an order of its own."""
+
+    def of_part(part: slice) -> Array:
+        total = np.zeros(points.shape[1])
+        for rows, some in rows_as_float64(points, part):
+            total += work(rows, some)
+        return total
+
+    return np.asarray(sum(parallel_map(of_part, _parts(points)), np.zeros(points.shape[1])))
+
+
+def _parts(points: Points) -> list[slice]:
+    step = max(1, -(-points.shape[0] // PARTS))
+    return [slice(i, i + step) for i in range(0, points.shape[0], step)]
 
 
 def projections_on(points: Points, direction: Array) -> Array:
     """(n,) the rows' inner products with a direction."""
     if points.dtype == np.float64:
         return np.asarray(points @ direction)
-    return np.concatenate([some @ direction for _, some in rows_as_float64(points)])
+
+    def of_part(part: slice) -> Array:
+        return np.concatenate([some @ direction for _, some in rows_as_float64(points, part)])
+
+    return np.concatenate([np.zeros(0), *parallel_map(of_part, _parts(points))])
 
 
 def weighted_sum(points: Points, weights: Array) -> Array:
     """(k,) Σ wᵢ·xᵢ; the weights may be negative."""
     if points.dtype == np.float64:
         return np.asarray(weights @ points)
-    total = np.zeros(points.shape[1])
-    for rows, some in rows_as_float64(points):
-        total += weights[rows] @ some
-    return total
+    return _sum_of_parts(points, lambda rows, some: np.asarray(weights[rows] @ some))
+
+
+def covariance_times(points: Points, w: Array, mean: Array, direction: Array) -> Array:
+    """(k,) the covariance of the weighted rows times a direction: the points are read once."""
+    shift = mean @ direction
+    if points.dtype == np.float64:
+        shares = w * (points @ direction - shift)
+        return np.asarray(shares @ points - shares.sum() * mean)
+    shares = np.empty(w.size)
+
+    def work(rows: slice, some: Array) -> Array:
+        shares[rows] = w[rows] * (some @ direction - shift)
+        return np.asarray(shares[rows] @ some)
+
+    total = _sum_of_parts(points, work)
+    return np.asarray(total - shares.sum() * mean)
 
 
 def squared_distances_to(points: Points, origin: Points | float = 0.0) -> Array:

@@ -13,7 +13,8 @@ from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, top_directio
 from randeigen.geometry.lanczos import top_of_operator
 from randeigen.geometry.power import top_direction_by_power
 from randeigen.geometry.products import scale_exponent
-from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator, UnitLimits
+from randeigen.geometry.sketch import LARGEST_POINT
+from randeigen.geometry.sketch_accumulator import SketchAccumulator, UnitLimits
 from randeigen.types import Array, Block, TopDirection
 
 
