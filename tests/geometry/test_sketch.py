@@ -289,6 +289,20 @@ def test_directions_of_thousands_of_short_rows_are_kept_and_the_bound_is_exact(
     assert oracle <= 1.00001 * result.bias_bound <= 1.002 * oracle
 
 
+@pytest.mark.parametrize(("n", "d"), [(170, 65), (500, 100), (3000, 150)])
+def test_the_covariance_of_few_columns_is_made_whether_they_are_64_or_some_more(
+    n: int, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("products with the points, where their covariance is small")
+
+    monkeypatch.setattr(sketch, "covariance_times", never)
+    rows = attacked(n, d, n // 10)
+    weights = randeigen.aggregate(rows, f=n // 10, seed=2).weights
+    geometry, _ = measure(as_rows(rows), "sketch", 2)
+    assert geometry.top_variance(weights).variance == pytest.approx(top_variance_of(rows, weights), rel=1e-5)
+
+
 def test_a_round_cloud_of_short_rows_is_left_alone_by_an_exact_search() -> None:
     """All on a sphere, and as many in every direction: no direction stands out, and the bound is no guess."""
     rows = np.vstack((np.eye(1100), -np.eye(1100)))

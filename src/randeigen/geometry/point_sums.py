@@ -25,21 +25,23 @@ def rows_as_float64(points: Points, within: slice = slice(None)) -> Iterator[tup
         yield rows, points[rows].astype(np.float64, copy=False)
 
 
-def _sum_of_parts(points: Points, work: Callable[[slice, Array], Array]) -> Array:
-    """(k,) the sum of what `work` makes of some rows and their points, in an order of its own."""
+def _sum_of_parts(points: Points, shape: tuple[int, ...], work: Callable[[slice, Array], Array]) -> Array:
+    """The sum of what `work` makes of some rows and their points, in an order of its own."""
 
     def of_part(part: slice) -> Array:
-        total = np.zeros(points.shape[1])
+        total = np.zeros(shape)
         for rows, some in rows_as_float64(points, part):
             total += work(rows, some)
         return total
 
-    return np.asarray(sum(parallel_map(of_part, _parts(points)), np.zeros(points.shape[1])))
+    first, *others = parallel_map(of_part, _parts(points))
+    return np.asarray(sum(others, first))
 
 
 def _parts(points: Points) -> list[slice]:
-    step = max(1, -(-points.shape[0] // PARTS))
-    return [slice(i, i + step) for i in range(0, points.shape[0], step)]
+    n = points.shape[0]
+    step = -(-n // PARTS) if points.size > FLOAT64_PIECE_NUMBERS else n
+    return [slice(i, i + step) for i in range(0, n, step)] or [slice(0)]
 
 
 def projections_on(points: Points, direction: Array) -> Array:
@@ -48,16 +50,16 @@ def projections_on(points: Points, direction: Array) -> Array:
         return np.asarray(points @ direction)
 
     def of_part(part: slice) -> Array:
-        return np.concatenate([some @ direction for _, some in rows_as_float64(points, part)])
+        return np.concatenate([np.zeros(0), *(some @ direction for _, some in rows_as_float64(points, part))])
 
-    return np.concatenate([np.zeros(0), *parallel_map(of_part, _parts(points))])
+    return np.concatenate(parallel_map(of_part, _parts(points)))
 
 
 def weighted_sum(points: Points, weights: Array) -> Array:
     """(k,) Σ wᵢ·xᵢ; the weights may be negative."""
     if points.dtype == np.float64:
         return np.asarray(weights @ points)
-    return _sum_of_parts(points, lambda rows, some: np.asarray(weights[rows] @ some))
+    return _sum_of_parts(points, points.shape[1:], lambda rows, some: np.asarray(weights[rows] @ some))
 
 
 def covariance_times(points: Points, w: Array, mean: Array, direction: Array) -> Array:
@@ -72,7 +74,7 @@ def covariance_times(points: Points, w: Array, mean: Array, direction: Array) ->
         shares[rows] = w[rows] * (some @ direction - shift)
         return np.asarray(shares[rows] @ some)
 
-    total = _sum_of_parts(points, work)
+    total = _sum_of_parts(points, points.shape[1:], work)
     return np.asarray(total - shares.sum() * mean)
 
 
@@ -107,11 +109,14 @@ def combinations(points: Points, origin: Points, matrix: Array) -> Points:
 
 def covariance(points: Points, w: Array, mean: Array) -> Array:
     """(k, k) that of the weighted rows, for few columns."""
-    total = np.zeros((mean.size, mean.size))
-    for rows, some in rows_as_float64(points):
+    root_weights = np.sqrt(w)[:, None]
+
+    def work(rows: slice, some: Array) -> Array:
         centred = some - mean
-        total += (centred.T * w[rows]) @ centred
-    return total
+        centred *= root_weights[rows]
+        return np.asarray(centred.T @ centred)
+
+    return _sum_of_parts(points, (mean.size, mean.size), work)
 
 
 def _columns(points: Points) -> Iterator[slice]:

@@ -28,8 +28,9 @@ from randeigen.geometry.power import top_direction_by_power
 from randeigen.geometry.subspace import GrowingSubspace
 from randeigen.types import Array, Mask, TopDirection
 
+MAX_DENSE_COLUMNS = 160  # columns up to which the covariance is made, and LAPACK has its top at once
 MAX_GRAM_ROWS = 2048  # rows up to which their inner products are looked at where columns are more
-MIN_KEPT_NUMBERS = 2**20  # numbers of points from which directions are kept from round to round
+MIN_KEPT_NUMBERS = 2**19  # numbers of points from which directions are kept from round to round
 MAX_PLAIN_SQUARE = 2.0**120  # float32 holds products of numbers whose squares are within 2^±this
 LARGEST_POINT = 2.0**450  # points are no larger, so that their squares fit a float64
 
@@ -73,7 +74,7 @@ class SketchGeometry(MeasuredGeometry):
                 variance, projections, residual = self._subspace.top(w)
             if variance > max(settled * typical, self.rounding_error(weights)):
                 return TopDirection(variance, np.where(weighted, projections, 0.0), typical, 2 * residual)
-        if mean.size <= MAX_DENSE_ROWS:
+        if mean.size <= MAX_DENSE_COLUMNS:
             top = top_dense(covariance(self.points, w, mean), self._start_among_columns)
         else:
             top = top_of_operator(partial(covariance_times, self.points, w, mean), self._start_among_columns)
@@ -162,7 +163,7 @@ class SketchGeometry(MeasuredGeometry):
 
     def _keeps_directions(self, weighted: Mask) -> bool:
         """Whether products with the points take long, and may be made in float32."""
-        if self.points.size < MIN_KEPT_NUMBERS or self.points.shape[1] <= MAX_DENSE_ROWS:
+        if self.points.size < MIN_KEPT_NUMBERS or self.points.shape[1] <= MAX_DENSE_COLUMNS:
             return False
         squares = self._squares[weighted]
         plain = median(squares) > 1 / MAX_PLAIN_SQUARE and squares.max() < MAX_PLAIN_SQUARE
