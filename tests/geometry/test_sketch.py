@@ -13,7 +13,9 @@ import pytest
 import randeigen
 from clouds import gaussian
 from randeigen import rules
-from randeigen.geometry import measure, projection, sketch
+from randeigen.backend.chunking import single_threaded_blas
+from randeigen.backend.openblas import thread_switches
+from randeigen.geometry import measure, point_sums, projection, sketch
 from randeigen.geometry.eigen import Operator, Top
 from randeigen.geometry.folded import ManyRowsGeometry
 from randeigen.geometry.gram import GramGeometry
@@ -301,6 +303,28 @@ def test_the_covariance_of_few_columns_is_made_whether_they_are_64_or_some_more(
     weights = randeigen.aggregate(rows, f=n // 10, seed=2).weights
     geometry, _ = measure(as_rows(rows), "sketch", 2)
     assert geometry.top_variance(weights).variance == pytest.approx(top_variance_of(rows, weights), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [20, 150, 300, 900])
+def test_the_search_among_many_points_waits_for_no_busy_core_and_needs_none(
+    d: int, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    def watched(*given: Array) -> Array:
+        threads.add(thread_switches()[0]())
+        return point_sums.projections_on(*given)
+
+    rows = attacked(2000, d, 200, dtype)
+    geometry, _ = measure(as_rows(rows), "sketch", 2)
+    monkeypatch.setattr(sketch, "projections_on", watched)
+    many = geometry.top_direction(np.ones(2000))
+    with single_threaded_blas(0):
+        one = geometry.top_direction(np.ones(2000))
+    assert threads == {1}
+    assert many.variance == one.variance
+    assert np.array_equal(many.projections, one.projections)
 
 
 def test_a_round_cloud_of_short_rows_is_left_alone_by_an_exact_search() -> None:

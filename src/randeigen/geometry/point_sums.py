@@ -46,8 +46,6 @@ def _parts(points: Points) -> list[slice]:
 
 def projections_on(points: Points, direction: Array) -> Array:
     """(n,) the rows' inner products with a direction."""
-    if points.dtype == np.float64:
-        return np.asarray(points @ direction)
 
     def of_part(part: slice) -> Array:
         return np.concatenate([np.zeros(0), *(some @ direction for _, some in rows_as_float64(points, part))])
@@ -57,17 +55,12 @@ def projections_on(points: Points, direction: Array) -> Array:
 
 def weighted_sum(points: Points, weights: Array) -> Array:
     """(k,) Σ wᵢ·xᵢ; the weights may be negative."""
-    if points.dtype == np.float64:
-        return np.asarray(weights @ points)
     return _sum_of_parts(points, points.shape[1:], lambda rows, some: np.asarray(weights[rows] @ some))
 
 
 def covariance_times(points: Points, w: Array, mean: Array, direction: Array) -> Array:
     """(k,) the covariance of the weighted rows times a direction: the points are read once."""
     shift = mean @ direction
-    if points.dtype == np.float64:
-        shares = w * (points @ direction - shift)
-        return np.asarray(shares @ points - shares.sum() * mean)
     shares = np.empty(w.size)
 
     def work(rows: slice, some: Array) -> Array:

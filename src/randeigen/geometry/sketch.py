@@ -66,12 +66,15 @@ class SketchGeometry(MeasuredGeometry):
         """
         if self._among_rows:
             return self._among_rows.top_direction(weights, settled)
+        with single_threaded_blas(0):  # products with many points are shared out, and wait for no busy core
+            return self._top_among_columns(weights, settled)
+
+    def _top_among_columns(self, weights: Array, settled: float) -> TopDirection:
         w = weights / weights.sum()
         mean, weighted = weighted_sum(self.points, w), w > 0
         typical = median(self._row_variances(w, mean)[weighted])
         if settled and self._keeps_directions(weighted):
-            with single_threaded_blas(0):
-                variance, projections, residual = self._subspace.top(w)
+            variance, projections, residual = self._subspace.top(w)
             if variance > max(settled * typical, self.rounding_error(weights)):
                 return TopDirection(variance, np.where(weighted, projections, 0.0), typical, 2 * residual)
         if mean.size <= MAX_DENSE_COLUMNS:
