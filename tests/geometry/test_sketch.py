@@ -327,6 +327,19 @@ def test_the_search_among_many_points_waits_for_no_busy_core_and_needs_none(
     assert np.array_equal(many.projections, one.projections)
 
 
+def test_distances_from_one_point_need_no_distances_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = attacked(1500, 200, 150)
+    geometry, _ = measure(as_rows(rows), "sketch", 2)
+    weights = np.random.default_rng(0).random(1500)
+    weights /= weights.sum()
+    between = geometry.squared_distances()
+    monkeypatch.setattr(SketchGeometry, "squared_distances", None)
+    exact = rows.astype(np.float64)
+    from_mean = ((exact - weights @ exact) ** 2).sum(axis=1)
+    np.testing.assert_allclose(geometry.squared_distances_from_mean(7 * weights), from_mean, rtol=1e-5)
+    np.testing.assert_allclose(geometry.squared_distances_from(20), between[20], rtol=1e-5)
+
+
 def test_a_round_cloud_of_short_rows_is_left_alone_by_an_exact_search() -> None:
     """All on a sphere, and as many in every direction: no direction stands out, and the bound is no guess."""
     rows = np.vstack((np.eye(1100), -np.eye(1100)))

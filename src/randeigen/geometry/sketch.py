@@ -105,6 +105,12 @@ class SketchGeometry(MeasuredGeometry):
     def squared_norms_from_pivot(self) -> Array:
         return squared_distances_to(self.points)
 
+    def squared_distances_from(self, row: int) -> Array:
+        return squared_distances_to(self.points, self.points[row].astype(np.float64))
+
+    def squared_distances_from_mean(self, weights: Array) -> Array:
+        return squared_distances_to(self.points, weighted_sum(self.points, weights / weights.sum()))
+
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         difference, peak = of_plain_size(weights_a - weights_b)
         if float(abs(self.origin).max()) >= LARGEST_POINT / 2 and abs(difference.sum()) > DIFFERENT_SUMS:
