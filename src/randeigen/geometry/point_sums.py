@@ -14,6 +14,7 @@ from randeigen.types import Array
 Points: TypeAlias = NDArray[Any]  # (n, k) float32 or float64
 
 PARTS = 8  # parts of the points that cores share, the same on every machine: no bit depends on them
+MIN_SHARED_NUMBERS = 2**23  # numbers of points from which sharing a product costs less than waking a thread
 
 
 def rows_as_float64(points: Points, within: slice = slice(None)) -> Iterator[tuple[slice, Array]]:
@@ -40,7 +41,7 @@ def _sum_of_parts(points: Points, shape: tuple[int, ...], work: Callable[[slice,
 
 def _parts(points: Points) -> list[slice]:
     n = points.shape[0]
-    step = -(-n // PARTS) if points.size > FLOAT64_PIECE_NUMBERS else n
+    step = -(-n // PARTS) if points.size > MIN_SHARED_NUMBERS else n
     return [slice(i, i + step) for i in range(0, n, step)] or [slice(0)]
 
 

@@ -66,7 +66,7 @@ class SketchGeometry(MeasuredGeometry):
         """
         if self._among_rows:
             return self._among_rows.top_direction(weights, settled)
-        with single_threaded_blas(0):  # products with many points are shared out, and wait for no busy core
+        with single_threaded_blas(0):  # threads of BLAS would wait for busy cores, in every product
             return self._top_among_columns(weights, settled)
 
     def _top_among_columns(self, weights: Array, settled: float) -> TopDirection:
