@@ -238,7 +238,7 @@ class Verdict:
     stop: Stop
     scale: float = 1.0  # the answer is the weighted mean times this: below 1 where rows were clipped
     spreads: tuple[float, ...] = ()  # standard deviation along the top direction, before each round
-    bounds: tuple[float, ...] = ()  # their certificates, for the f the rule was given; estimates on a sketch
+    bounds: tuple[float, ...] = ()  # their certificates, for the rule's f; estimates on sketches, many points
     answer_round: int = 0  # spreads and bounds at this index are those of the answer itself
     dropped_in_round: Index | None = None  # (n,) round in which a row lost most weight; 0: it lost none
     scores: Array | None = None  # (n,) its squared distance in that round, in units of the variance

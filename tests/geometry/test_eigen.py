@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from randeigen.geometry import eigen
+from randeigen.backend.chunking import single_threaded_blas
+from randeigen.backend.openblas import thread_switches
+from randeigen.geometry import eigen, lanczos
 from randeigen.geometry.eigen import power_iteration
 from randeigen.geometry.gram import GramGeometry, top_of_covariance
 from randeigen.geometry.lanczos import top_of_operator
@@ -177,3 +179,26 @@ def test_rows_that_are_all_apart_are_at_no_offset_whichever_pairs_are_looked_at(
             sure += 1
             assert not is_offset(squares, between)
     assert 0 < sure < 60
+
+
+@pytest.mark.parametrize("n", [40, 200, 1100, 1500])
+def test_products_of_large_matrices_keep_blas_to_one_thread_and_have_the_same_bits_on_any(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BLAS waits for each of its threads, and on busy cores that takes ten times as long as the product."""
+    threads: list[int] = []
+    dot = np.dot
+
+    def watched(matrix: np.ndarray, vector: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        small = matrix.size <= lanczos.MAX_SINGLE_THREAD_PRODUCTS
+        threads.append(1 if small else thread_switches()[0]())
+        return np.asarray(dot(matrix, vector, out=out))
+
+    matrix, vector = RNG.standard_normal((n, n)), RNG.standard_normal(n)
+    monkeypatch.setattr(np, "dot", watched)
+    product = lanczos.product(matrix, vector)
+    monkeypatch.undo()
+    assert set(threads) == {1}
+    np.testing.assert_allclose(product, matrix @ vector, atol=1e-11)
+    with single_threaded_blas(0):
+        assert np.array_equal(lanczos.product(matrix, vector), product)

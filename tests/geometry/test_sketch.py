@@ -13,12 +13,18 @@ import pytest
 import randeigen
 from clouds import gaussian
 from randeigen import rules
-from randeigen.geometry import measure, projection
+from randeigen.backend.chunking import single_threaded_blas
+from randeigen.backend.openblas import thread_switches
+from randeigen.geometry import measure, point_sums, projection, sketch
+from randeigen.geometry.eigen import Operator, Top
+from randeigen.geometry.folded import ManyRowsGeometry
 from randeigen.geometry.gram import GramGeometry
+from randeigen.geometry.lanczos import top_of_operator
 from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.wide_gram import WideGramGeometry
 from randeigen.rows import as_rows
 from randeigen.rows.convert import ArrayRows
+from randeigen.types import Array, Statistic
 from shapes import Shape
 
 KINDS = ["sketch", "gaussian"]
@@ -219,7 +225,7 @@ def test_rows_kept_in_float32_are_measured_as_in_float64(
 ) -> None:
     rows = (attacked(300, 60, 30).clip(-6, 6).astype(np.float64) * scale).astype(np.float32)
     wide = randeigen.aggregate(rows, f=30, geometry="sketch", seed=0)
-    monkeypatch.setattr("randeigen.geometry.sketch.MAX_FLOAT64_POINT_NUMBERS", 0)
+    monkeypatch.setattr("randeigen.geometry.sketch_accumulator.MAX_FLOAT64_POINT_NUMBERS", 0)
     narrow, _ = measure(as_rows(rows), "sketch", 0)
     assert isinstance(narrow, SketchGeometry)
     assert narrow.points.dtype == np.float32
@@ -231,3 +237,119 @@ def test_rows_kept_in_float32_are_measured_as_in_float64(
     np.testing.assert_allclose(
         narrow.squared_distances_from(0) * (narrow.scale / scale) ** 2, apart, rtol=1e-4, atol=1e-4
     )
+
+
+def top_variance_of(rows: Array, weights: Array) -> float:
+    """The oracle: by LAPACK, of the covariance of all columns, in float64."""
+    centred = rows.astype(np.float64) - weights @ rows.astype(np.float64)
+    return float(np.linalg.eigvalsh((centred.T * weights) @ centred)[-1])
+
+
+@pytest.mark.parametrize("d", [60, 100, 300, 1000, 2000])
+def test_a_sketch_with_more_columns_than_rows_costs_one_product_of_all_rows(
+    d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round after round looks at inner products, as with the exact geometry, and no more at the points."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("the points were multiplied once more")
+
+    rows = attacked(200, d, 20)
+    monkeypatch.setattr("randeigen.geometry.choice.MIN_FOLDED_ROWS", 10**9)
+    exact = randeigen.aggregate(rows, f=20, geometry="gram", seed=2)
+    if d >= 200:
+        monkeypatch.setattr(sketch, "covariance_times", never)
+    result = randeigen.aggregate(rows, f=20, geometry="sketch", seed=2)
+    assert result.bias_bound == pytest.approx(exact.bias_bound, rel=0.06)
+    assert result.weights[:20].sum() < 0.03
+    f_share = np.sort(result.weights)[-20:].sum()
+    oracle = math.sqrt(f_share / (1 - f_share) * top_variance_of(rows, result.weights))
+    assert oracle <= 1.00001 * result.bias_bound <= 1.003 * oracle
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e15, 1e30])
+def test_directions_of_thousands_of_short_rows_are_kept_and_the_bound_is_exact(
+    dtype: type, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[int] = []
+
+    def counted(apply: Operator, start: Array) -> Top:
+        searches.append(1)
+        return top_of_operator(apply, start)
+
+    rows = (attacked(3000, 400, 300) * size).astype(dtype)
+    rows[-1] = 1e3 * size
+    monkeypatch.setattr(sketch, "top_of_operator", counted)
+    result = randeigen.aggregate(rows, f=310, seed=2)
+    assert result.verdict.rounds >= 4
+    assert result.weights[:300].sum() < 0.01
+    if size in (1.0, 1e15):  # larger or smaller numbers have no squares in float32
+        assert len(searches) <= 4 < result.verdict.rounds
+    f_share = np.sort(result.weights)[-310:].sum()
+    oracle = size * math.sqrt(f_share / (1 - f_share) * top_variance_of(rows / size, result.weights))
+    assert oracle <= 1.00001 * result.bias_bound <= 1.002 * oracle
+
+
+@pytest.mark.parametrize(("n", "d"), [(170, 65), (500, 100), (3000, 150)])
+def test_the_covariance_of_few_columns_is_made_whether_they_are_64_or_some_more(
+    n: int, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("products with the points, where their covariance is small")
+
+    monkeypatch.setattr(sketch, "covariance_times", never)
+    rows = attacked(n, d, n // 10)
+    weights = randeigen.aggregate(rows, f=n // 10, seed=2).weights
+    geometry, _ = measure(as_rows(rows), "sketch", 2)
+    assert geometry.top_variance(weights).variance == pytest.approx(top_variance_of(rows, weights), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [20, 150, 300, 900])
+def test_the_search_among_many_points_waits_for_no_busy_core_and_needs_none(
+    d: int, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    def watched(*given: Array) -> Array:
+        threads.add(thread_switches()[0]())
+        return point_sums.projections_on(*given)
+
+    rows = attacked(2000, d, 200, dtype)
+    geometry, _ = measure(as_rows(rows), "sketch", 2)
+    monkeypatch.setattr(sketch, "projections_on", watched)
+    many = geometry.top_direction(np.ones(2000))
+    with single_threaded_blas(0):
+        one = geometry.top_direction(np.ones(2000))
+    assert threads == {1}
+    assert many.variance == one.variance
+    assert np.array_equal(many.projections, one.projections)
+
+
+def test_distances_from_one_point_need_no_distances_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = attacked(1500, 200, 150)
+    geometry, _ = measure(as_rows(rows), "sketch", 2)
+    weights = np.random.default_rng(0).random(1500)
+    weights /= weights.sum()
+    between = geometry.squared_distances()
+    monkeypatch.setattr(SketchGeometry, "squared_distances", None)
+    exact = rows.astype(np.float64)
+    from_mean = ((exact - weights @ exact) ** 2).sum(axis=1)
+    np.testing.assert_allclose(geometry.squared_distances_from_mean(7 * weights), from_mean, rtol=1e-5)
+    np.testing.assert_allclose(geometry.squared_distances_from(20), between[20], rtol=1e-5)
+
+
+def test_a_round_cloud_of_short_rows_is_left_alone_by_an_exact_search() -> None:
+    """All on a sphere, and as many in every direction: no direction stands out, and the bound is no guess."""
+    rows = np.vstack((np.eye(1100), -np.eye(1100)))
+    result = randeigen.aggregate(rows, f=100, seed=2)
+    share = 100 / 2200
+    assert result.bias_bound == pytest.approx(math.sqrt(share / (1 - share) / 1100), rel=2e-3)
+
+
+def test_a_sketch_by_name_of_rows_too_short_for_two_keeps_the_rows_for_its_certificate() -> None:
+    for n in (300, 1000, 3000):
+        made, _ = measure(Shape(n, 2**13), "sketch", want=Statistic.DIRECTIONS)  # type: ignore[arg-type]
+        assert isinstance(made, ManyRowsGeometry)
+        assert made.points.shape[1] < made.check.points.shape[1] == 2**13  # type: ignore[union-attr]

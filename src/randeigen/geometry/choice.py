@@ -21,7 +21,7 @@ from randeigen.geometry.projection import (
     jl_width,
 )
 from randeigen.geometry.segments import SegmentedGram, Segments
-from randeigen.geometry.sketch import SketchAccumulator
+from randeigen.geometry.sketch_accumulator import SketchAccumulator
 from randeigen.geometry.wide_gram import WideGramAccumulator
 from randeigen.types import Block, Geometry, GeometryKind, Mask, Rows, Statistic
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from randeigen.backend.chunking import parallel_map
 from randeigen.geometry.eigen import RELATIVE_RESIDUAL, Operator, Top, binary_exponent, decomposed, unit
 from randeigen.types import Array
 
@@ -21,11 +22,12 @@ MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance it g
 ALLOWANCES = np.exp2(np.arange(-50.0, 11.0))  # allowances to choose from, relative to the eigenvalue
 MAX_SINGLE_THREAD_PRODUCTS = 9_000  # multiplications that OpenBLAS does not share out
 MIN_PART_ROWS = 8  # rows: smaller parts cost more than they save
+SHARED_PARTS = 8  # parts of a large matrix, the same on every machine: no bit depends on the cores
 
 
 def top_of_large_matrix(matrix: Array, start: Array) -> Top:
     """`top_of_operator` for a matrix that is at hand."""
-    return top_of_operator(partial(_product, matrix), start)
+    return top_of_operator(partial(product, matrix), start)
 
 
 def top_of_operator(apply: Operator, start: Array) -> Top:
@@ -106,12 +108,23 @@ def upper_allowance(
     return top * float(choices[beyond.argmax()]) if beyond.any() else math.inf
 
 
-def _product(matrix: Array, vector: Array) -> Array:
-    """Their product in parts so small that BLAS keeps to one thread; waking a busy one can cost 8 ms."""
+def product(matrix: Array, vector: Array) -> Array:
+    """Their product in parts so small that BLAS keeps to one thread; waking a busy one can cost 8 ms.
+
+    Of large matrices each core that is free takes one part after the other.
+    """
     n, rows = vector.size, MAX_SINGLE_THREAD_PRODUCTS // vector.size
-    if rows >= n or rows < MIN_PART_ROWS:
+    if rows >= n:
         return np.asarray(np.dot(matrix, vector))
     out = np.empty(n)
-    for i in range(0, n, rows):
+
+    def work(i: int) -> None:
         np.dot(matrix[i : i + rows], vector, out=out[i : i + rows])
+
+    if rows < MIN_PART_ROWS:
+        rows = -(-n // SHARED_PARTS)
+        parallel_map(work, range(0, n, rows))
+    else:
+        for i in range(0, n, rows):
+            work(i)
     return out

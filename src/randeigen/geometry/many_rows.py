@@ -76,7 +76,7 @@ def folding(n: int, d: int, seed: int, cheaper: bool, in_files: bool) -> ManyRow
     """
     check, choice = folded_widths(n, d)
     if check + choice > d / 2:
-        if not cheaper or 2 * choice > d or n * d > (MAX_KEPT_FILE_NUMBERS if in_files else MAX_KEPT_NUMBERS):
+        if 2 * choice > d or n * d > (MAX_KEPT_FILE_NUMBERS if in_files else MAX_KEPT_NUMBERS):
             return None
         check = d
     if cheaper and folded_cost(check, choice, d) >= n:

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.arrays import as_host, largest_magnitudes, median, working_size
-from randeigen.backend.chunking import MAX_FLOAT64_POINT_NUMBERS, pieces
-from randeigen.backend.device_blocks import as_matrix
-from randeigen.backend.random_streams import Stream
+from randeigen.backend.arrays import median
+from randeigen.backend.chunking import single_threaded_blas
 from randeigen.geometry.eigen import MAX_DENSE_ROWS, Operator, top_dense
-from randeigen.geometry.gram import (
-    DIFFERENT_SUMS,
-    START_DIRECTIONS,
-    GramGeometry,
-    Index,
-    MeasuredGeometry,
-    of_plain_size,
-    top_direction_of,
-)
+from randeigen.geometry.gram import DIFFERENT_SUMS, GramGeometry, Index, MeasuredGeometry, of_plain_size
 from randeigen.geometry.lanczos import top_of_operator
-from randeigen.geometry.pivot import centre, sampled
 from randeigen.geometry.point_sums import (
     combinations,
     covariance,
+    covariance_times,
     projections_on,
     squared_distances_to,
     weighted_sum,
 )
 from randeigen.geometry.point_sums import inner_products as inner_products_of
 from randeigen.geometry.power import top_direction_by_power
-from randeigen.geometry.products import scale_exponent
-from randeigen.geometry.projection import EPS_JL, GaussianProjection, SparseProjection, distortion
-from randeigen.types import Array, Block, Mask, TopDirection
+from randeigen.geometry.subspace import GrowingSubspace
+from randeigen.types import Array, Mask, TopDirection
+
+MAX_DENSE_COLUMNS = 160  # columns up to which the covariance is made, and LAPACK has its top at once
+MAX_GRAM_ROWS = 2048  # rows up to which their inner products are looked at where columns are more
+MIN_KEPT_NUMBERS = 2**19  # numbers of points from which directions are kept from round to round
+MAX_PLAIN_SQUARE = 2.0**120  # float32 holds products of numbers whose squares are within 2^±this
+LARGEST_POINT = 2.0**450  # points are no larger, so that their squares fit a float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +60,31 @@ class SketchGeometry(MeasuredGeometry):
         return self.points
 
     def top_direction(self, weights: Array, settled: float = 0.0) -> TopDirection:
-        """By Lanczos, or by the k×k covariance where there are few columns; no n×n matrix is formed."""
-        if self.points.shape[1] <= MAX_DENSE_ROWS:
-            return self._top_direction_of_few_columns(weights)
-        apply, project = self._operators(weights)
-        top, w = top_of_operator(apply, self.start), weights / weights.sum()
-        row_variances = self._row_variances(w, weighted_sum(self.points, w))
-        return top_direction_of(top, project(top.vector), weights, row_variances)
+        """Among the columns or, where these are more, by the rows' inner products.
+
+        Where points are many, directions are kept for the weights to come, and one that stands out is rough.
+        """
+        if self._among_rows:
+            return self._among_rows.top_direction(weights, settled)
+        with single_threaded_blas(0):  # threads of BLAS would wait for busy cores, in every product
+            return self._top_among_columns(weights, settled)
+
+    def _top_among_columns(self, weights: Array, settled: float) -> TopDirection:
+        w = weights / weights.sum()
+        mean, weighted = weighted_sum(self.points, w), w > 0
+        typical = median(self._row_variances(w, mean)[weighted])
+        if settled and self._keeps_directions(weighted):
+            variance, projections, residual = self._subspace.top(w)
+            if variance > max(settled * typical, self.rounding_error(weights)):
+                return TopDirection(variance, np.where(weighted, projections, 0.0), typical, 2 * residual)
+        if mean.size <= MAX_DENSE_COLUMNS:
+            top = top_dense(covariance(self.points, w, mean), self._start_among_columns)
+        else:
+            top = top_of_operator(partial(covariance_times, self.points, w, mean), self._start_among_columns)
+        if not 0 < top.value < math.inf:
+            return TopDirection(top.value, np.zeros(w.size), allowance=top.allowance)
+        projections = projections_on(self.points, top.vector) - mean.dot(top.vector)
+        return TopDirection(top.value, np.where(weighted, projections, 0.0), typical, top.allowance)
 
     def top_direction_by_power_iteration(
         self, weights: Array, steps: int, rng: np.random.Generator
@@ -90,6 +104,12 @@ class SketchGeometry(MeasuredGeometry):
 
     def squared_norms_from_pivot(self) -> Array:
         return squared_distances_to(self.points)
+
+    def squared_distances_from(self, row: int) -> Array:
+        return squared_distances_to(self.points, self.points[row].astype(np.float64))
+
+    def squared_distances_from_mean(self, weights: Array) -> Array:
+        return squared_distances_to(self.points, weighted_sum(self.points, weights / weights.sum()))
 
     def distance_between(self, weights_a: Array, weights_b: Array) -> float:
         difference, peak = of_plain_size(weights_a - weights_b)
@@ -133,168 +153,31 @@ class SketchGeometry(MeasuredGeometry):
 
         return lambda vector: root_weights * project(vector), project
 
-    def _top_direction_of_few_columns(self, weights: Array) -> TopDirection:
-        w = weights / weights.sum()
-        mean = weighted_sum(self.points, w)
-        start = self.start.reshape(-1, 1)[np.arange(mean.size) % self.start.size]
-        top = top_dense(covariance(self.points, w, mean), start)
-        projections, row_variances = projections_on(self.points, top.vector), self._row_variances(w, mean)
-        projections -= mean.dot(top.vector)
-        if np.count_nonzero(w) < w.size:
-            projections, row_variances = np.where(w > 0, projections, 0.0), row_variances[w > 0]
-        return TopDirection(top.value, projections, median(row_variances), top.allowance)
+    @cached_property
+    def _among_rows(self) -> GramGeometry | None:
+        """The points' inner products, where they are fewer than the points' numbers."""
+        n, k = self.points.shape
+        if k <= MAX_DENSE_ROWS or n > min(k, MAX_GRAM_ROWS):
+            return None
+        gram = np.pad(self.inner_products(), (0, 1))  # nobody asks these for the origin
+        return GramGeometry(gram, self.prior_weights, self.start, precision=self.precision, floor=self.floor)
+
+    @cached_property
+    def _start_among_columns(self) -> Array:
+        return self.start.reshape(-1, 1)[np.arange(self.points.shape[1]) % self.start.size]
+
+    @cached_property
+    def _subspace(self) -> GrowingSubspace:
+        return GrowingSubspace(self.points, self._start_among_columns[:, 0])
+
+    def _keeps_directions(self, weighted: Mask) -> bool:
+        """Whether products with the points take long, and may be made in float32."""
+        if self.points.size < MIN_KEPT_NUMBERS or self.points.shape[1] <= MAX_DENSE_COLUMNS:
+            return False
+        squares = self._squares[weighted]
+        plain = median(squares) > 1 / MAX_PLAIN_SQUARE and squares.max() < MAX_PLAIN_SQUARE
+        return bool(plain and self._largest_square < MAX_PLAIN_SQUARE**2)
 
     def _row_variances(self, w: Array, mean: Array) -> Array:
         """(n,) wᵢ‖xᵢ − μ_w‖², each row's weight times its squared distance from the mean."""
         return np.asarray(w * (self._squares - 2.0 * projections_on(self.points, mean) + mean.dot(mean)))
-
-
-class UnitLimits(NamedTuple):
-    """When points are stored in larger units, so that none overflows."""
-
-    typical: float  # a typical magnitude above this asks for larger units
-    largest: float  # larger magnitudes are clipped, and their rows are `beyond`
-    step: int  # the unit grows by 2**step
-
-
-LARGEST_POINT = 2.0**450  # points are no larger, so that their squares fit a float64
-SMALLEST_POINT = 2.0**-560  # so that the ratio of the two is above every unit
-FAINT_POINT = 2.0**-450  # of smaller points little or nothing is left when they are squared
-UNIT_LIMITS = {4: UnitLimits(2.0**120, 2.0**127, 16), 8: UnitLimits(2.0**900, 2.0**1000, 200)}  # by item size
-POINT_ROUNDING = {4: 2.0**-21, 8: 2.0**-46}  # of a difference from the pivot and its square, by item size
-
-
-class Accumulator(Protocol):
-    """What is filled block by block and then becomes a geometry."""
-
-    def add(self, columns: slice, block: Block) -> None:
-        """One block of columns."""
-
-    def geometry(self) -> GramGeometry | SketchGeometry:
-        """The geometry of all columns added so far."""
-
-
-class SketchAccumulator:
-    """Accumulates n points in k columns, by a random projection or, for short rows, the rows themselves.
-
-    Rows themselves are kept in their own precision where there are many; projections are summed in float64.
-    """
-
-    block_multiple = 1
-    copies_parts = False
-
-    def __init__(
-        self,
-        n: int,
-        k: int,
-        seed: int,
-        projection: GaussianProjection | SparseProjection | None,
-        check: Accumulator | None = None,
-        stream: Stream = Stream.MEASUREMENT,
-    ) -> None:
-        self.rng = np.random.default_rng([seed, stream])
-        self.projection, self.check = projection, check
-        self.shape = n + 1, k  # the origin is the last
-        self.points: NDArray[Any] = np.zeros(self.shape)  # takes no memory until it is written to
-        self.order = self.rng.permutation(n)
-        self.unusable, self.beyond = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
-        self.exponent = 0  # points are in units of 2**exponent
-        self.precision = self.floor = 0.0
-
-    def add(self, columns: slice, block: Block) -> None:
-        """One block of columns."""
-        if self.projection is None and self.precision == 0 and working_size(block) == 4:
-            is_large = self.points.size > MAX_FLOAT64_POINT_NUMBERS
-            self.points = np.zeros(self.shape, np.float32 if is_large else np.float64)
-        self.precision = max(self.precision, POINT_ROUNDING[working_size(block)])
-        at = columns.start
-        for piece in pieces(block):
-            self._add(slice(at, at + piece.shape[1]), piece)
-            at += piece.shape[1]
-        if self.check:
-            self.check.add(columns, block)
-
-    def _add(self, columns: slice, block: Block) -> None:
-        block = as_matrix(block)
-        magnitudes = largest_magnitudes(block)
-        self.unusable |= ~np.isfinite(magnitudes)
-        usable = np.flatnonzero(~self.unusable)
-        if usable.size == 0:
-            return
-        limits = self.unit_limits()
-        if median(magnitudes[usable]) * 2.0**-self.exponent > limits.typical:  # most rows are that large
-            self._enlarge(limits.step)
-        about_pivot = centre(block, magnitudes, usable, sampled(self.order, usable), 2.0**-self.exponent)
-        centred, origin, largest = about_pivot.block, -about_pivot.pivot[None], limits.largest
-        over = about_pivot.magnitudes > largest
-        if over[usable].any():
-            self.beyond |= over
-            centred = centred.clip(-largest, largest)
-        if largest_magnitudes(origin)[0] > largest:
-            origin = origin.clip(-largest, largest)
-        self._store(columns, centred, origin)
-
-    def unit_limits(self) -> UnitLimits:
-        """Those of the dtype that the points are stored in."""
-        return UNIT_LIMITS[self.points.itemsize]
-
-    def _enlarge(self, step: int) -> None:
-        self.points *= 2.0**-step
-        self.exponent += step
-
-    def _store(self, columns: slice, centred: Block, origin: Block) -> None:
-        if self.projection is None:
-            self.points[:-1, columns], self.points[-1:, columns] = as_host(centred), as_host(origin)
-        else:
-            self.projection.add(self.points[:-1], columns, centred)
-            self.projection.add(self.points[-1:], columns, origin)
-
-    def geometry(self) -> SketchGeometry:
-        """The finished points. Those of unusable rows are zero, those of rows too far out shortened."""
-        n, points = self.shape[0] - 1, self.points
-        points[:-1][self.unusable] = 0.0
-        if points.itemsize == 8:
-            magnitudes, enlarged = largest_magnitudes(points), self.exponent > 0
-            exponent = min(self.exponent + scale_exponent(magnitudes[:-1][~self.unusable]), 1000)
-            unit, self.exponent = 2.0 ** (self.exponent - exponent), exponent
-            limit = LARGEST_POINT / np.maximum(magnitudes, SMALLEST_POINT)
-            if unit != 1 or (limit < 1).any():
-                points *= np.minimum(unit, limit)[:, None]
-            self.beyond |= limit[:-1] < unit
-            faint = (magnitudes[:-1] > 0) & (magnitudes[:-1] * unit < FAINT_POINT)
-            # In larger units small numbers may have become 0 before they were stored.
-            self.floor = points.shape[1] * FAINT_POINT**2 if enlarged or faint.any() else 0.0
-        start = self.rng.standard_normal((n, START_DIRECTIONS))
-        check = self._checked()
-        return SketchGeometry(
-            points[:-1],
-            points[-1],
-            np.ones(n),
-            start,
-            2.0**self.exponent,
-            self.precision,
-            self._distortion(check),
-            self._usable_beyond(),
-            check,
-            self.floor,
-        )
-
-    def _distortion(self, check: GramGeometry | SketchGeometry | None) -> float:
-        if self.projection is None:
-            return 0.0
-        if isinstance(self.projection, SparseProjection) and not check:
-            return distortion(self.projection.k, self.projection.hashes)
-        return EPS_JL
-
-    def _usable_beyond(self) -> Mask | None:
-        beyond = self.beyond & ~self.unusable
-        return beyond if beyond.any() else None
-
-    def _checked(self) -> GramGeometry | SketchGeometry | None:
-        """The other measurement. Rows whose squares it could not hold are `beyond` here too."""
-        if self.check is None:
-            return None
-        exact = self.check.geometry()
-        if exact.beyond is not None:
-            self.beyond |= exact.beyond
-        return exact

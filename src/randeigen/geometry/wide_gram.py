@@ -10,10 +10,11 @@ from randeigen.backend.arrays import largest_magnitudes, to_host_float64
 from randeigen.backend.chunking import GRAM_LINES_AT_ONCE
 from randeigen.geometry.eigen import Operator
 from randeigen.geometry.gram import START_DIRECTIONS, GramGeometry, top_direction_of
-from randeigen.geometry.lanczos import top_of_operator
+from randeigen.geometry.lanczos import product, top_of_operator
 from randeigen.geometry.power import top_direction_by_power
 from randeigen.geometry.products import scale_exponent
-from randeigen.geometry.sketch import LARGEST_POINT, SketchAccumulator, UnitLimits
+from randeigen.geometry.sketch import LARGEST_POINT
+from randeigen.geometry.sketch_accumulator import SketchAccumulator, UnitLimits
 from randeigen.types import Array, Block, TopDirection
 
 
@@ -102,4 +103,4 @@ class WideGramGeometry(GramGeometry):
 
     def _product(self, vector: Array) -> Array:
         """(n,) the inner products of each row with a combination of the rows."""
-        return np.asarray(self.inner_products() @ vector)
+        return product(self.inner_products(), vector)
