@@ -53,9 +53,9 @@ def weighted_sum(points: Points, weights: Array) -> Array:
     return _total(_map(lambda rows: narrow[rows] @ points[rows], len(points)))
 
 
-def _map(work: Any, n: int, multiple: int = 1) -> list[Any]:
-    """`work` on PARTS slices of n points, each but the last of a multiple of so many."""
-    step = multiple * -(-n // (PARTS * multiple))
+def _map(work: Any, n: int, multiple: int = 1, parts: int = PARTS) -> list[Any]:
+    """`work` on so many slices of n points, each but the last of a multiple of so many."""
+    step = multiple * -(-n // (parts * multiple))
     return parallel_map(work, [slice(i, min(i + step, n)) for i in range(0, n, step)])
 
 
@@ -203,7 +203,8 @@ def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: A
         shares, sums = native.covariance_times(points[rows], narrow, shifts, weights[rows])
         return sums, shares.sum(axis=0, dtype=np.float64)
 
-    sums, totals = zip(*_map(work, len(points)), strict=True)
+    parts = CACHED_PARTS if points.size <= MAX_CACHED_NUMBERS else PARTS
+    sums, totals = zip(*_map(work, len(points), parts=parts), strict=True)
     return np.asarray(_total(list(sums)) - sum(totals)[:, None] * mean)
 
 
