@@ -161,6 +161,13 @@ def test_a_file_that_is_no_library_of_theirs_is_not_used(tmp_path: Path) -> None
         assert native.loaded(tmp_path, [".so"]) is None
 
 
+@THERE
+def test_loops_that_were_compiled_for_other_arguments_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native.loaded(FOLDER, EXTENSION_SUFFIXES)
+    monkeypatch.setattr(native, "INTERFACE", native.INTERFACE + 1)
+    assert native.loaded(FOLDER, EXTENSION_SUFFIXES) is None
+
+
 @pytest.mark.parametrize("order", ["other dtype", "by columns", "reversed", "other byte order"])
 def test_rows_that_they_do_not_take_are_numpys(order: str) -> None:
     rows = rows_of(4, 6)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SWITCH = "RANDEIGEN_NATIVE"
+INTERFACE = 1  # which arguments the loops take, as kernels.c says
 KINDS = {1: "AVX2", 2: "AVX-512"}  # what the loops are for, by their number
 VECTORS = 8  # vectors that a covariance is multiplied with at once
 GRAM_ROOM = 8, 1040  # what a Gram matrix of n rows needs memory for: so many rows more, of so many columns
@@ -67,10 +68,10 @@ def loaded(folder: Path, suffixes: Sequence[str], kind: int = 0) -> Loops | None
         try:
             library = ctypes.CDLL(str(folder / f"_kernels{suffix}"))
             functions = {name: getattr(library, f"randeigen_{name}") for name in _ARGUMENTS}
-            best = int(library.randeigen_kind())
+            best, interface = int(library.randeigen_kind()), int(library.randeigen_interface())
         except (OSError, AttributeError, TypeError):  # not there, for another processor, of another version
             continue
-        if not best or kind > best:
+        if interface != INTERFACE or not best or kind > best:
             return None
         for name, arguments in _ARGUMENTS.items():
             functions[name].argtypes, functions[name].restype = [ctypes.c_int, *arguments], None

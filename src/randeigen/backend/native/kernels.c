@@ -67,6 +67,10 @@ struct tile {
 
 enum { NONE, AVX2, AVX512 };
 
+/* Which arguments the functions below take: raised here and in __init__.py when they change, so that a library
+   which was compiled before is not used. */
+int randeigen_interface(void) { return 1; }
+
 /* The best loops that run on this processor. */
 int randeigen_kind(void)
 {
