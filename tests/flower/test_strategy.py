@@ -85,6 +85,9 @@ def test_differential_privacy_is_refused():
         ({"eps": 0.2, "strikes": 0}, BadParameter),
         ({"eps": 0.2, "risk": 2}, BadParameter),
         ({"eps": 0.2, "checkpoint": "x.zip"}, BadParameter),
+        ({"eps": 0.2, "record": "r.jsonl", "checkpoint": 3}, BadParameter),
+        ({"eps": 0.2, "record": 3}, BadParameter),
+        ({"eps": 0.2, "like": 3}, BadParameter),
     ],
 )
 def test_a_mistake_in_the_call_is_told_at_once(options, error):

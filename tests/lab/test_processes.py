@@ -28,6 +28,7 @@ def work(name):
         time.sleep(60)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if len(sys.argv) > 2:
         threading.Timer(float(sys.argv[2]), os.killpg, (os.getpgid(0), signal.SIGINT)).start()
     try:

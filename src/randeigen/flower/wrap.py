@@ -77,6 +77,11 @@ def robust(
     for name, value in (("grace", grace), ("patience", patience)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
             raise BadParameter(f"{name}={value!r}; give a number from 0.")
+    for name, path in (("record", record), ("checkpoint", checkpoint)):
+        if path is not None and not isinstance(path, (str, os.PathLike)):
+            raise BadParameter(f"{name}={path!r}; give the path of a file.")
+    if like is not None and not isinstance(like, ArrayRecord):
+        raise BadParameter(f"like={like!r}; give an ArrayRecord with the arrays of a reply.")
     check_strategy(strategy)
     session = Session(Judge(Tolerance(eps, f, risk), rule, cap), strikes, record)
     if isinstance(strategy, older_strategies.FedAvg):
