@@ -41,11 +41,13 @@ struct tile {
 #define LANES 8
 #define SIDE 3
 #define ROWS 2
+#define PAIR 1
 #include "loops.h"
 #undef NAME
 #undef LANES
 #undef SIDE
 #undef ROWS
+#undef PAIR
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
@@ -58,6 +60,7 @@ struct tile {
 #define LANES 16
 #define SIDE 5
 #define ROWS 4
+#define PAIR 2
 #include "loops.h"
 #if defined(__clang__)
 #pragma clang attribute pop

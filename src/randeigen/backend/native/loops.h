@@ -1,7 +1,8 @@
 /* The loops, included once for each kind of processor.
 
    NAME(x) is the name of x for this kind and LANES how many numbers a vector holds. SIDE rows are multiplied
-   with as many others at once, and ROWS points with HALF of the vectors: all their sums stay in registers.
+   with as many others at once, ROWS points with HALF of the vectors, and PAIR vectors of lanes are added to: so
+   that all sums stay in registers.
    Nothing here depends on threads: a caller gives each its own numbers. */
 
 typedef float NAME(lanes) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -99,49 +100,68 @@ static void NAME(fold)(const float *row, const struct tile *tile, float *const s
     }
 }
 
+/* inner[r][v] += points·vectors over the columns from start to stop, a multiple of LANES. */
+static inline void NAME(multiply)(const float *const points[GROUP], const float *vectors, count k, count start,
+                                  count stop, LINE inner[GROUP][VECTORS])
+{
+    for (int i = 0; i < GROUP; i += ROWS)
+        for (int half = 0; half < VECTORS; half += HALF) {
+            LINE total[ROWS][HALF];
+            for (int r = 0; r < ROWS; r++)
+                for (int v = 0; v < HALF; v++) total[r][v] = inner[i + r][half + v];
+            for (count at = start; at < stop; at += LANES) {
+                LINE here[ROWS];
+                for (int r = 0; r < ROWS; r++) here[r] = AT(points[i + r], at);
+                for (int v = 0; v < HALF; v++) {
+                    LINE vector = AT(vectors + (half + v) * k, at);
+                    for (int r = 0; r < ROWS; r++) total[r][v] += here[r] * vector;
+                }
+            }
+            for (int r = 0; r < ROWS; r++)
+                for (int v = 0; v < HALF; v++) inner[i + r][half + v] = total[r][v];
+        }
+}
+
+/* sums += factorsᵀ·points over `pair` times LANES columns from `at` on. */
+static inline void NAME(spread)(const float *const points[GROUP], float factors[GROUP][VECTORS], count k, count at,
+                                int pair, float *sums)
+{
+    LINE total[PAIR][VECTORS];
+    for (int v = 0; v < VECTORS; v++)
+        for (int p = 0; p < pair; p++) total[p][v] = AT(sums + v * k, at + p * LANES);
+    for (int r = 0; r < GROUP; r++) {
+        LINE here[PAIR];
+        for (int p = 0; p < pair; p++) here[p] = AT(points[r], at + p * LANES);
+        for (int v = 0; v < VECTORS; v++)
+            for (int p = 0; p < pair; p++) total[p][v] += factors[r][v] * here[p];
+    }
+    for (int v = 0; v < VECTORS; v++)
+        for (int p = 0; p < pair; p++) INTO(sums + v * k, at + p * LANES) = total[p][v];
+}
+
 /* For some points: shares = weights·(points·vectors − shifts), and sums += sharesᵀ·points. */
 static void NAME(covariance_times)(const float *points, count stride, count n, count k, const float *vectors,
                                    const float *shifts, const float *weights, float *shares, float *sums)
 {
     count whole = k / LANES * LANES;
-    for (count i = 0; i < n; i += GROUP) {
+    for (count i = 0; i < n; i += GROUP, points += GROUP * stride) {
         count many = n - i < GROUP ? n - i : GROUP;
+        const float *rows[GROUP]; /* those beyond the last have factors of 0 */
+        for (int r = 0; r < GROUP; r++) rows[r] = points + (r < many ? r : 0) * stride;
+        LINE inner[GROUP][VECTORS] = {{{0}}};
+        for (count start = 0; start < whole; start += STEP)
+            NAME(multiply)(rows, vectors, k, start, start + STEP < whole ? start + STEP : whole, inner);
         float factors[GROUP][VECTORS] = {{0}};
-        for (count r = 0; r < many; r += ROWS) {
-            const float *rows[ROWS];
-            for (int q = 0; q < ROWS; q++) rows[q] = points + (i + (r + q < many ? r + q : many - 1)) * stride;
-            for (int half = 0; half < VECTORS; half += HALF) {
-                const float *some = vectors + half * k;
-                LINE inner[ROWS][HALF] = {{{0}}};
-                for (count at = 0; at < whole; at += LANES) {
-                    LINE here[ROWS];
-                    for (int q = 0; q < ROWS; q++) here[q] = AT(rows[q], at);
-                    for (int v = 0; v < HALF; v++) {
-                        LINE vector = AT(some + v * k, at);
-                        for (int q = 0; q < ROWS; q++) inner[q][v] += here[q] * vector;
-                    }
-                }
-                for (int q = 0; q < ROWS && r + q < many; q++)
-                    for (int v = 0; v < HALF; v++) {
-                        float product = NAME(sum)(inner[q][v]);
-                        for (count at = whole; at < k; at++) product += rows[q][at] * some[v * k + at];
-                        factors[r + q][half + v] = weights[i + r + q] * (product - shifts[half + v]);
-                        shares[(i + r + q) * VECTORS + half + v] = factors[r + q][half + v];
-                    }
+        for (int r = 0; r < many; r++)
+            for (int v = 0; v < VECTORS; v++) {
+                float product = NAME(sum)(inner[r][v]);
+                for (count at = whole; at < k; at++) product += rows[r][at] * vectors[v * k + at];
+                shares[(i + r) * VECTORS + v] = factors[r][v] = weights[i + r] * (product - shifts[v]);
             }
-        }
-        const float *rows[GROUP];  /* those beyond the last have factors of 0 */
-        for (int r = 0; r < GROUP; r++) rows[r] = points + (i + (r < many ? r : 0)) * stride;
-        for (count at = 0; at < whole; at += LANES) {
-            LINE total[VECTORS];
-            for (int v = 0; v < VECTORS; v++) total[v] = AT(sums + v * k, at);
-            for (int r = 0; r < GROUP; r++) {
-                LINE here = AT(rows[r], at);
-                for (int v = 0; v < VECTORS; v++) total[v] += factors[r][v] * here;
-            }
-            for (int v = 0; v < VECTORS; v++) INTO(sums + v * k, at) = total[v];
-        }
-        for (count at = whole; at < k; at++)
+        count at = 0;
+        for (; at + PAIR * LANES <= whole; at += PAIR * LANES) NAME(spread)(rows, factors, k, at, PAIR, sums);
+        for (; at < whole; at += LANES) NAME(spread)(rows, factors, k, at, 1, sums);
+        for (; at < k; at++)
             for (int r = 0; r < GROUP; r++)
                 for (int v = 0; v < VECTORS; v++) sums[v * k + at] += factors[r][v] * rows[r][at];
     }
