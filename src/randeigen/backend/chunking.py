@@ -45,6 +45,7 @@ PART_BYTES = 2**22  # bytes that a thread takes at once, of copies too: two thre
 MIN_PART_COLUMNS = 2**12  # columns that it takes at least: an n×n Gram matrix comes of each part
 PART_MULTIPLE = 2**10  # columns of which a part has a multiple: those of one product
 ALIKE_COLUMNS = 16  # columns that BLAS adds up alike: those beyond a multiple it does in another way
+POINT_PARTS = 8  # parts of many points or of a large matrix that cores share; no bit depends on the cores
 MIN_PARALLEL_NUMBERS = 2**17  # fewer numbers are done before a second thread has begun
 # Rows that lie a multiple of this many bytes apart begin at few places of a core's first cache, and put one
 # another out of it while they are multiplied; a line of the cache more between them and they do not.

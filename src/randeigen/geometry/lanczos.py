@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from randeigen.backend.chunking import parallel_map
+from randeigen.backend.chunking import POINT_PARTS, parallel_map
 from randeigen.geometry.eigen import RELATIVE_RESIDUAL, Operator, Top, binary_exponent, decomposed, unit
 from randeigen.types import Array
 
@@ -22,7 +22,6 @@ MAX_RELATIVE_ALLOWANCE = 1e-3  # of the eigenvalue: with a larger allowance it g
 ALLOWANCES = np.exp2(np.arange(-50.0, 11.0))  # allowances to choose from, relative to the eigenvalue
 MAX_SINGLE_THREAD_PRODUCTS = 9_000  # multiplications that OpenBLAS does not share out
 MIN_PART_ROWS = 8  # rows: smaller parts cost more than they save
-SHARED_PARTS = 8  # parts of a large matrix, the same on every machine: no bit depends on the cores
 
 
 def top_of_large_matrix(matrix: Array, start: Array) -> Top:
@@ -122,7 +121,7 @@ def product(matrix: Array, vector: Array) -> Array:
         np.dot(matrix[i : i + rows], vector, out=out[i : i + rows])
 
     if rows < MIN_PART_ROWS:
-        rows = -(-n // SHARED_PARTS)
+        rows = -(-n // POINT_PARTS)
         parallel_map(work, range(0, n, rows))
     else:
         for i in range(0, n, rows):

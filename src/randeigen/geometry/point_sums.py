@@ -8,12 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import FLOAT64_PIECE_NUMBERS, parallel_map
+from randeigen.backend.chunking import FLOAT64_PIECE_NUMBERS, POINT_PARTS, parallel_map
 from randeigen.types import Array
 
 Points: TypeAlias = NDArray[Any]  # (n, k) float32 or float64
 
-PARTS = 8  # parts of the points that cores share, the same on every machine: no bit depends on them
 MIN_SHARED_NUMBERS = 2**23  # numbers of points from which sharing a product costs less than waking a thread
 
 
@@ -41,7 +40,7 @@ def _sum_of_parts(points: Points, shape: tuple[int, ...], work: Callable[[slice,
 
 def _parts(points: Points) -> list[slice]:
     n = points.shape[0]
-    step = -(-n // PARTS) if points.size > MIN_SHARED_NUMBERS else n
+    step = -(-n // POINT_PARTS) if points.size > MIN_SHARED_NUMBERS else n
     return [slice(i, i + step) for i in range(0, n, step)] or [slice(0)]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend import native
-from randeigen.backend.chunking import memory_for_rows, parallel_map
+from randeigen.backend.chunking import POINT_PARTS, memory_for_rows, parallel_map
 from randeigen.geometry.eigen import Top, decomposed
 from randeigen.geometry.lanczos import upper_allowance
 from randeigen.geometry.products import CACHE_LINE_NUMBERS, SMALL_PRODUCT
@@ -21,7 +21,6 @@ from randeigen.types import Array
 
 Points = NDArray[np.float32]  # (n, k)
 
-PARTS = 8  # parts of the points, the same on every machine: no bit depends on the cores
 MIN_SHARED_NUMBERS = 2**20  # numbers of points from which a product is shared among the cores
 MAX_RESIDUAL = 0.1  # of the eigenvalue, at which a round's direction is good enough
 MAX_BASIS = 40  # directions kept from round to round; beyond that only the best
@@ -53,7 +52,7 @@ def weighted_sum(points: Points, weights: Array) -> Array:
     return _total(_map(lambda rows: narrow[rows] @ points[rows], len(points)))
 
 
-def _map(work: Any, n: int, multiple: int = 1, parts: int = PARTS) -> list[Any]:
+def _map(work: Any, n: int, multiple: int = 1, parts: int = POINT_PARTS) -> list[Any]:
     """`work` on so many slices of n points, each but the last of a multiple of so many."""
     step = multiple * -(-n // (parts * multiple))
     return parallel_map(work, [slice(i, min(i + step, n)) for i in range(0, n, step)])
@@ -203,7 +202,7 @@ def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: A
         shares, sums = native.covariance_times(points[rows], narrow, shifts, weights[rows])
         return sums, shares.sum(axis=0, dtype=np.float64)
 
-    parts = CACHED_PARTS if points.size <= MAX_CACHED_NUMBERS else PARTS
+    parts = CACHED_PARTS if points.size <= MAX_CACHED_NUMBERS else POINT_PARTS
     sums, totals = zip(*_map(work, len(points), parts=parts), strict=True)
     return np.asarray(_total(list(sums)) - sum(totals)[:, None] * mean)
 

@@ -101,7 +101,9 @@ def _show(timings: Sequence[timing.Timing], exponents: dict[str, float]) -> None
         plain = min((t.mean_ms, t.mean_best_ms) for t in timings if t.d == width)
         print_line(f"a plain mean at d = {width:,} takes {plain[0]:.2f} ms (best {plain[1]:.2f})")
     if any(t.rule == "mean" for t in timings):
-        print_line("The rule mean is that average with its certificate: what it takes longer, that costs.")
+        print_line(
+            "The rule mean is a plain mean and its certificate, which costs what goes beyond one mean."
+        )
     for name, exponent in exponents.items():
         print_line(f"{without_digest(name)} grows with d to the power {exponent:.2f}")
     if timings[0].device == "cpu" and native.processor() == "none" and (core := better_core()):
