@@ -102,7 +102,7 @@ def _show(timings: Sequence[timing.Timing], exponents: dict[str, float]) -> None
         print_line(f"a plain mean at d = {width:,} takes {plain[0]:.2f} ms (best {plain[1]:.2f})")
     if any(t.rule == "mean" for t in timings):
         print_line(
-            "The rule mean is a plain mean and its certificate, which costs what goes beyond one mean."
+            "The rule mean is a plain mean with its certificate, which costs what goes beyond one mean."
         )
     for name, exponent in exponents.items():
         print_line(f"{without_digest(name)} grows with d to the power {exponent:.2f}")
