@@ -56,21 +56,23 @@ def test_loops_that_were_compiled_are_used() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 15, 16, 17, 100, 129, 301])
 @pytest.mark.parametrize("width", [1, 7, 8, 15, 16, 17, 1023, 1024, 1025, 2064])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_inner_products_are_exact_to_rounding(
-    kind: int, n: int, width: int, monkeypatch: pytest.MonkeyPatch
+    kind: int, n: int, width: int, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "MIN_PANELLED_NUMBERS", 0)
-    rows = rows_of(n, width + 5)[:, 3 : width + 3]  # that begin at no line of the cache
-    wide = rows.astype(np.float64)
-    most = products.rounding(n, width, 4) * np.sqrt(np.outer((wide**2).sum(1), (wide**2).sum(1)))
+    rows = rows_of(n, width + 5).astype(dtype)[:, 3 : width + 3]  # that begin at no line of the cache
+    wide = rows.astype(np.longdouble)
+    most = products.rounding(n, width, rows.itemsize) * np.sqrt(np.outer((wide**2).sum(1), (wide**2).sum(1)))
     gram = products.inner(rows, rows)
     assert gram.dtype == np.float64, "the loops were used"
     assert np.array_equal(gram, gram.T)
     assert (np.abs(gram - wide @ wide.T) <= most).all()
 
 
-def test_rows_that_are_not_finite_spoil_no_others(kind: int) -> None:
-    rows = rows_of(20, 3000)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_are_not_finite_spoil_no_others(kind: int, dtype: type) -> None:
+    rows = rows_of(20, 3000).astype(dtype)
     rows[3, 2999], rows[17, 0] = np.nan, np.inf
     clean = np.delete(np.arange(20), [3, 17])
     gram = products.inner(rows, rows)

@@ -126,8 +126,8 @@ def inner(a: Any, b: Any) -> Any:
         return a @ b.T  # on a GPU in float64, where every launch costs and rounding does not
     n, width = b.shape
     symmetric = a is b and n > 1 and n * width >= MIN_PANELLED_NUMBERS
-    if symmetric and (loops := native.loops()) and a.dtype == np.float32 and a.strides[1] == a.itemsize:
-        return _by_loops(a, loops.gram)
+    if symmetric and (loops := native.loops()) and a.strides[1] == a.itemsize:
+        return _by_loops(a, loops.gram if a.itemsize == 4 else loops.wide_gram)
     step = columns_at_once(n)
     most = MAX_PANELLED_ROWS if width >= 2 * step else 2 * PANEL_ROWS
     if symmetric and n <= most and has_small_kernels():

@@ -1,4 +1,4 @@
-"""Three loops in C that most of the time on a CPU goes into; numpy does the same where they are missing.
+"""Loops in C that most of the time on a CPU goes into; numpy does the same where they are missing.
 
 They are compiled when the package is installed from its sources, if there is a C compiler, for processors of
 the x86-64 family with AVX2 or AVX-512: OpenBLAS takes older kernels on those that it does not know yet.
@@ -20,19 +20,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 SWITCH = "RANDEIGEN_NATIVE"
-INTERFACE = 1  # which arguments the loops take, as kernels.c says
+INTERFACE = 4  # which arguments the loops take, as kernels.c says
 KINDS = {1: "AVX2", 2: "AVX-512"}  # what the loops are for, by their number
 VECTORS = 8  # vectors that a covariance is multiplied with at once
+AS_IT_IS, FROM_BFLOAT16, FROM_FLOAT16 = range(3)  # how `copy` converts; from half precision to float32
 GRAM_ROOM = 8, 1040  # what a Gram matrix of n rows needs memory for: so many rows more, of so many columns
-_ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_ssize_t
+_ADDRESS, _COUNT, _OFFSET = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int64
 _ARGUMENTS: dict[str, list[Any]] = {
     "gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
+    "wide_gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "fold": [
         *(_ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT, _COUNT, _COUNT),
         *(_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
     ],
     "covariance_times": [_ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 5],
+    "copy": [
+        *(_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
+        *(_COUNT, _COUNT, _COUNT, _ADDRESS, _COUNT),
+    ],
 }
+_READ_ARGUMENTS: list[Any] = [*(_ADDRESS, _ADDRESS, _ADDRESS, _COUNT), *(_OFFSET, _COUNT, _ADDRESS, _COUNT)]
 
 Floats = NDArray[np.float32]
 
@@ -42,8 +49,11 @@ class Loops(NamedTuple):
 
     processor: str  # "AVX2" or "AVX-512"
     gram: Callable[..., None]
+    wide_gram: Callable[..., None]
     fold: Callable[..., None]
     covariance_times: Callable[..., None]
+    copy: Callable[..., None]
+    read: Callable[..., int]
 
 
 class Folds(NamedTuple):
@@ -69,6 +79,7 @@ def loaded(folder: Path, suffixes: Sequence[str], kind: int = 0) -> Loops | None
             library = ctypes.CDLL(str(folder / f"_kernels{suffix}"))
             functions = {name: getattr(library, f"randeigen_{name}") for name in _ARGUMENTS}
             best, interface = int(library.randeigen_kind()), int(library.randeigen_interface())
+            read = library.randeigen_read
         except (OSError, AttributeError, TypeError):  # not there, for another processor, of another version
             continue
         if interface != INTERFACE or not best or kind > best:
@@ -76,7 +87,9 @@ def loaded(folder: Path, suffixes: Sequence[str], kind: int = 0) -> Loops | None
         for name, arguments in _ARGUMENTS.items():
             functions[name].argtypes, functions[name].restype = [ctypes.c_int, *arguments], None
         kind = kind or best
-        return Loops(KINDS[kind], **{name: partial(function, kind) for name, function in functions.items()})
+        read.argtypes, read.restype = _READ_ARGUMENTS, _COUNT
+        for_kind = {name: partial(function, kind) for name, function in functions.items()}
+        return Loops(KINDS[kind], read=read, **for_kind)
     return None
 
 
@@ -109,6 +122,40 @@ def covariance_times(
     others = (x.ctypes.data for x in (vectors, shifts, weights, shares, sums))
     _used().covariance_times(points.ctypes.data, points.strides[0] // 4, n, k, *others)
     return shares, sums
+
+
+class Leaves(NamedTuple):
+    """Leaves of n rows, which end to end are the rows, by their addresses."""
+
+    addresses: NDArray[np.intp]  # (n, leaves); 0 where a row is NaN
+    ends: NDArray[np.intp]  # the column after the last of each leaf
+    conversions: NDArray[np.intc]  # how `copy` converts each
+
+
+def copy(leaves: Leaves, rows: NDArray[np.intp], columns: slice, out: NDArray[Any]) -> None:
+    """Write these columns of some rows side by side."""
+    addresses, ends, conversions = (x.ctypes.data for x in leaves)
+    first = int(leaves.ends.searchsorted(columns.start, "right"))
+    which = first, rows.ctypes.data, len(rows), columns.start, columns.stop
+    into = out.itemsize, out.ctypes.data, out.strides[0]
+    _used().copy(addresses, len(leaves.ends), ends, conversions, *which, *into)
+
+
+class Files(NamedTuple):
+    """Open files that hold the same numbers, each from another byte on, and the lines these are read into."""
+
+    descriptors: NDArray[np.intc]
+    starts: NDArray[np.int64]
+    lines: NDArray[np.intp]
+
+
+def read(files: Files, at: int, out: NDArray[Any]) -> int:
+    """Read as many numbers as fit a line, from byte `at` of each file's on; how many files gave them all."""
+    descriptors, starts, lines = (x.ctypes.data for x in files)
+    size = out.shape[1] * out.itemsize
+    return int(
+        _used().read(descriptors, starts, lines, len(files.lines), at, size, out.ctypes.data, out.strides[0])
+    )
 
 
 def _used() -> Loops:

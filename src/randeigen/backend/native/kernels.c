@@ -1,11 +1,17 @@
-/* Three loops for processors of the x86-64 family, where most of the time on a CPU goes. They are optional:
+/* Loops for processors of the x86-64 family, where most of the time on a CPU goes. They are optional:
    without them numpy does the same (see __init__.py). Each is compiled for AVX2 and for AVX-512; which of the
    two runs here, randeigen_kind says. */
 
 #if defined(__x86_64__) && defined(__GNUC__) /* Clang says so too */
 
+#include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <errno.h>
+#include <unistd.h>
+#endif
 
 typedef ptrdiff_t count;
 
@@ -59,6 +65,7 @@ struct tile {
 #define NAME(x) x##_avx512
 #define LANES 16
 #define SIDE 5
+#define OTHER_SIDE 4
 #define ROWS 4
 #define PAIR 2
 #include "loops.h"
@@ -72,7 +79,7 @@ enum { NONE, AVX2, AVX512 };
 
 /* Which arguments the functions below take: raised here and in __init__.py when they change, so that a library
    which was compiled before is not used. */
-int randeigen_interface(void) { return 1; }
+int randeigen_interface(void) { return 4; }
 
 /* The best loops that run on this processor. */
 int randeigen_kind(void)
@@ -84,11 +91,27 @@ int randeigen_kind(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2 : NONE;
 }
 
+/* How many products it takes to multiply n rows with one another, so many with as many others at once. */
+static count products(count n, count side)
+{
+    count parts = (n + side - 1) / side;
+    return parts * (parts + 1) / 2 * side * side;
+}
+
 /* `room` is for SIDE - 1 rows more than n, of STEP + LANES numbers. */
 void randeigen_gram(int kind, const float *rows, count stride, count n, count width, float *room,
                     double *total)
 {
-    (kind == AVX512 ? gram_avx512 : gram_avx2)(rows, stride, n, width, room, total);
+    if (kind == AVX512 && products(n, 4) < products(n, 5))
+        other_gram_avx512(rows, stride, n, width, room, total);
+    else
+        (kind == AVX512 ? gram_avx512 : gram_avx2)(rows, stride, n, width, room, total);
+}
+
+void randeigen_wide_gram(int kind, const double *rows, count stride, count n, count width, double *room,
+                         double *total)
+{
+    (kind == AVX512 ? wide_gram_avx512 : wide_gram_avx2)(rows, stride, n, width, room, total);
 }
 
 /* Put the chunks of some rows in order and add all folds of them to their points in two sketches. */
@@ -101,6 +124,61 @@ void randeigen_fold(int kind, const float *rows, count stride, count n, const co
         float *const sketches[2] = {first + i * first_stride, second + i * second_stride};
         (kind == AVX512 ? fold_avx512 : fold_avx2)(rows + i * stride, &tile, sketches);
     }
+}
+
+enum { AS_IT_IS, BFLOAT16, FLOAT16 };
+
+/* Write numbers of a leaf from the one at `start` on: of `size` bytes as they are, or widened to float32. A leaf
+   without an address is NaN. */
+static void copy_leaf(int kind, const char *leaf, count start, count numbers, int conversion, count size, char *out)
+{
+    const void *from = leaf + start * (conversion == AS_IT_IS ? size : 2);
+    if (!leaf)
+        memset(out, 0xff, size * numbers);
+    else if (conversion == AS_IT_IS)
+        memcpy(out, from, size * numbers);
+    else if (conversion == BFLOAT16)
+        (kind == AVX512 ? widen_bfloat16_avx512 : widen_bfloat16_avx2)(from, numbers, (void *)out);
+    else
+        (kind == AVX512 ? widen_float16_avx512 : widen_float16_avx2)(from, numbers, (void *)out);
+}
+
+/* Write some columns of some rows side by side. Rows are leaves end to end: the first to hold one of the columns
+   is `first`, leaf l ends at column ends[l], and row r has it at addresses[r·leaves + l]. */
+void randeigen_copy(int kind, const char *const *addresses, count leaves, const count *ends, const int *conversions,
+                    count first, const count *rows, count many, count start, count stop, count size, char *out,
+                    count stride)
+{
+    for (count i = 0; i < many; i++) {
+        char *to = out + i * stride;
+        for (count at = start, leaf = first; at < stop; leaf++) {
+            count begin = leaf ? ends[leaf - 1] : 0, end = ends[leaf] < stop ? ends[leaf] : stop;
+            if (end > at)
+                copy_leaf(kind, addresses[rows[i] * leaves + leaf], at - begin, end - at, conversions[leaf], size, to);
+            to += (end - at) * size, at = end;
+        }
+    }
+}
+
+/* Read `bytes` of each file from starts + at on, into its line. How many files were read whole, in order: what
+   is wrong with the next one is for the caller to find out. */
+count randeigen_read(const int *files, const int64_t *starts, const count *lines, count many, int64_t at,
+                     count bytes, char *out, count stride)
+{
+#if defined(__unix__) || defined(__APPLE__)
+    for (count i = 0; i < many; i++) {
+        count done = 0;
+        while (done < bytes) {
+            ssize_t got = pread(files[i], out + lines[i] * stride + done, bytes - done, starts[i] + at + done);
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return i;
+            done += got;
+        }
+    }
+    return many;
+#else
+    return 0;
+#endif
 }
 
 void randeigen_covariance_times(int kind, const float *points, count stride, count n, count k,

@@ -1,82 +1,94 @@
 /* The loops, included once for each kind of processor.
 
    NAME(x) is the name of x for this kind and LANES how many numbers a vector holds. SIDE rows are multiplied
-   with as many others at once, ROWS points with HALF of the vectors, and PAIR vectors of lanes are added to: so
+   with as many others at once, or OTHER_SIDE where that leaves fewer over, ROWS points with HALF of the vectors, and PAIR vectors of lanes are added to: so
    that all sums stay in registers.
    Nothing here depends on threads: a caller gives each its own numbers. */
 
 typedef float NAME(lanes) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef double NAME(wide_lanes) __attribute__((vector_size(4 * LANES), aligned(8), may_alias));
 #define LINE NAME(lanes)
 #define AT(numbers, i) (*(const LINE *)((numbers) + (i)))
 #define INTO(numbers, i) (*(LINE *)((numbers) + (i)))
 
 static inline float NAME(sum)(LINE a)
 {
-    float parts[LANES];
-    INTO(parts, 0) = a;
-    for (count half = LANES / 2; half; half /= 2)
-        for (count i = 0; i < half; i++) parts[i] += parts[i + half];
-    return parts[0];
+#if LANES == 16
+    return _mm512_reduce_add_ps((__m512)a);
+#else
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)a), _mm256_extractf128_ps((__m256)a, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#endif
 }
 
-/* total += a·aᵀ, STEP columns at a time: each lane adds up few of them in float32. The columns are copied to
-   `room` first, rows side by side: where they lie, many may share few places of a cache. */
-static void NAME(gram)(const float *rows, count stride, count n, count width, float *room, double *total)
+static inline double NAME(wide_sum)(NAME(wide_lanes) a)
 {
-    count side = (n + SIDE - 1) / SIDE * SIDE, line = STEP + LANES;
-    memset(room, 0, sizeof(float) * side * line);
-    for (count start = 0; start < width; start += STEP) {
-        count here = width - start < STEP ? width - start : STEP, whole = (here + LANES - 1) / LANES * LANES;
-        for (count i = 0; i < n; i++) {
-            memcpy(room + i * line, rows + i * stride + start, sizeof(float) * here);
-            memset(room + i * line + here, 0, sizeof(float) * (whole - here));
-        }
-        for (count i = 0; i < side; i += SIDE)
-            for (count j = 0; j <= i; j += SIDE) {
-                LINE sums[SIDE][SIDE] = {{{0}}};
-                const float *left = room + i * line, *right = room + j * line;
-                for (count at = 0; at < whole; at += LANES) {
-                    LINE others[SIDE];
-                    for (int r = 0; r < SIDE; r++) others[r] = AT(right + r * line, at);
-                    for (int l = 0; l < SIDE; l++) {
-                        LINE one = AT(left + l * line, at);
-                        for (int r = 0; r < SIDE; r++) sums[l][r] += one * others[r];
-                    }
-                }
-                for (int l = 0; l < SIDE; l++)
-                    for (int r = 0; r < SIDE; r++)
-                        if (i + l < n && j + r <= i + l) total[(i + l) * n + j + r] += NAME(sum)(sums[l][r]);
-            }
-    }
-    for (count i = 0; i < n; i++)
-        for (count j = 0; j < i; j++) total[j * n + i] = total[i * n + j];
+#if LANES == 16
+    return _mm512_reduce_add_pd((__m512d)a);
+#else
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128((__m256d)a), _mm256_extractf128_pd((__m256d)a, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+#endif
 }
 
-/* sums[j] += Σ mixing[l]·numbers[l·length + j] for j < length; reads up to LANES numbers more. */
+#define NUMBER float
+#define VECTOR NAME(lanes)
+#define SUM NAME(sum)
+#define GRAM NAME(gram)
+#define TILE SIDE
+#include "gram.h"
+#ifdef OTHER_SIDE
+#define GRAM NAME(other_gram)
+#define TILE OTHER_SIDE
+#include "gram.h"
+#endif
+#undef NUMBER
+#undef VECTOR
+#undef SUM
+#define NUMBER double
+#define VECTOR NAME(wide_lanes)
+#define SUM NAME(wide_sum)
+#define GRAM NAME(wide_gram)
+#define TILE SIDE
+#include "gram.h"
+#undef NUMBER
+#undef VECTOR
+#undef SUM
+
+/* The same for `wide` vectors of lanes, of which `length` numbers are wanted. */
+static inline __attribute__((always_inline)) void NAME(add_columns)(const float *numbers, const float *mixing, count lines, count step, int wide,
+                                     count length, float *sums)
+{
+    LINE total[WIDE] = {{0}};
+    for (count l = 0; l < lines; l++)
+        for (int q = 0; q < wide; q++) total[q] += mixing[l] * AT(numbers, l * step + q * LANES);
+    if (length == wide * LANES)
+        for (int q = 0; q < wide; q++) INTO(sums, q * LANES) += total[q];
+    else {
+        float parts[WIDE * LANES];
+        for (int q = 0; q < wide; q++) INTO(parts, q * LANES) = total[q];
+        for (count i = 0; i < length; i++) sums[i] += parts[i];
+    }
+}
+
+/* sums[j] += Σ mixing[l]·numbers[l·length + j] for j < length; reads up to WIDE·LANES numbers more. */
 static inline void NAME(add_lines)(const float *numbers, const float *mixing, count lines, count length, float *sums)
 {
     count at = 0;
-    for (; at + WIDE * LANES <= length; at += WIDE * LANES) {
-        LINE total[WIDE];
-        for (int q = 0; q < WIDE; q++) total[q] = AT(sums, at + q * LANES);
-        for (count l = 0; l < lines; l++)
-            for (int q = 0; q < WIDE; q++) total[q] += mixing[l] * AT(numbers, l * length + at + q * LANES);
-        for (int q = 0; q < WIDE; q++) INTO(sums, at + q * LANES) = total[q];
-    }
-    while (at < length) {
-        float parts[LANES];
-        LINE total = {0};
-        for (count l = 0; l < lines; l++) total += mixing[l] * AT(numbers, l * length + at);
-        INTO(parts, 0) = total;
-        for (int q = 0; q < LANES && at < length; q++, at++) sums[at] += parts[q];
-    }
+    for (; at + WIDE * LANES <= length; at += WIDE * LANES)
+        NAME(add_columns)(numbers + at, mixing, lines, length, WIDE, WIDE * LANES, sums + at);
+    if (length - at > WIDE / 2 * LANES)
+        NAME(add_columns)(numbers + at, mixing, lines, length, WIDE, length - at, sums + at);
+    else if (length > at)
+        NAME(add_columns)(numbers + at, mixing, lines, length, WIDE / 2, length - at, sums + at);
 }
 
 /* Add all folds of one row to its points in two sketches, some of its chunks at a time: these stay in the first
    cache. */
 static void NAME(fold)(const float *row, const struct tile *tile, float *const sketches[2])
 {
-    float window[WINDOW + LANES] = {0};
+    float window[WINDOW + WIDE * LANES] = {0};
     count chunk = tile->chunk, at_once = WINDOW / chunk;
     for (count first = 0; first < tile->chunks; first += at_once) {
         count here = tile->chunks - first < at_once ? tile->chunks - first : at_once, numbers = here * chunk;
@@ -164,6 +176,23 @@ static void NAME(covariance_times)(const float *points, count stride, count n, c
         for (; at < k; at++)
             for (int r = 0; r < GROUP; r++)
                 for (int v = 0; v < VECTORS; v++) sums[v * k + at] += factors[r][v] * rows[r][at];
+    }
+}
+
+/* The upper half of each number is that of a bfloat16. */
+static void NAME(widen_bfloat16)(const uint16_t *from, count numbers, uint32_t *to)
+{
+    for (count i = 0; i < numbers; i++) to[i] = (uint32_t)from[i] << 16;
+}
+
+/* Exponents of float16 count from 15, those of float32 from 127; what is infinite or NaN stays so. */
+static void NAME(widen_float16)(const uint16_t *from, count numbers, uint32_t *to)
+{
+    for (count i = 0; i < numbers; i++) {
+        union { uint32_t bits; float number; } here = {(uint32_t)(from[i] & 0x7fff) << 13};
+        here.number *= 0x1p112f;
+        here.bits |= (from[i] & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
+        to[i] = here.bits | (uint32_t)(from[i] & 0x8000) << 16;
     }
 }
 
