@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import PART_BYTES, TORCH_GRAIN, memory_for_rows, parallel_map
+from randeigen.backend.chunking import PART_BYTES, TORCH_GRAIN, parallel_map
+from randeigen.backend.thread_memory import memory_of_thread
 
 INFINITE_FLOAT16 = 0x7C00  # the bits of infinity; those of NaN are above, those of finite numbers below
 NAN_BFLOAT16 = 0x7FC0  # its bits
@@ -45,7 +46,7 @@ class HostLeaves:
 
     def numpy(self) -> NDArray[Any]:
         """The rows side by side, in an array of the caller's own; what is wider than a part by every core."""
-        out, columns = memory_for_rows(self.shape, self.dtype), self._columns
+        out, columns = memory_of_thread(self.shape, self.dtype), self._columns
         if columns.step == 1:
             lines = max(1, 2 * PART_BYTES // (self.dtype.itemsize * max(len(columns), 1)))
             where = slice(columns.start, columns.stop)

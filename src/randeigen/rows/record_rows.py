@@ -33,6 +33,7 @@ from randeigen.backend.chunking import (
 )
 from randeigen.backend.device_blocks import Leaves, gather, has_kernels
 from randeigen.backend.host_leaves import HostLeaves, working_on_host
+from randeigen.backend.leaf_addresses import LeafAddresses
 from randeigen.errors import BadRows
 from randeigen.rows.differences import Entries, leaves_of, one_device, without_floats
 from randeigen.rows.leaves import Layout, LeafOfRows, OutputBuffer, decide_by_vote, flat
@@ -62,7 +63,7 @@ class RecordRows:
         others: Mapping[int, str] | None = None,
     ) -> None:
         elected = elect(records, others or {})
-        self._entries, self._metadata = elected.entries, elected.metadata
+        self._entries, self._metadata, self._known = elected.entries, elected.metadata, elected.addresses
         leaves = leaves_of(elected.entries)
         is_float = [kind(dtype) == "float" for _, _, dtype in leaves.values()]
         self._averaged = [k for k, averaged in enumerate(is_float) if averaged]
@@ -91,8 +92,7 @@ class RecordRows:
         self.on_host = on_host(self._like)
         self.segment_columns: int | None = None
         self._work = working(self._dtypes)
-        self._budget = block_bytes * (1 if self.on_host else DEVICE_COPY_BLOCKS)
-        self._multiple = multiple
+        self._budget, self._multiple = block_bytes * (1 if self.on_host else DEVICE_COPY_BLOCKS), multiple
         self._kept: Block | None = None  # all columns, once copied, if they are few
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
@@ -124,6 +124,10 @@ class RecordRows:
             yield columns, HostLeaves(self._fill, rows, of_all, working_on_host(self._work))
 
     @cached_property
+    def _addresses(self) -> LeafAddresses | None:
+        return LeafAddresses.of(self._rows, self._known, self._averaged, self.n, working_on_host(self._work))
+
+    @cached_property
     def _as_read(self) -> tuple[Layout, list[LeafOfRows]]:
         """The averaged leaves in main memory, a copy of small ones; those that follow one another as one."""
         dtype, rows, read = working_on_host(self._work), list(self._rows), list[LeafOfRows]()
@@ -144,6 +148,8 @@ class RecordRows:
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
         """Write these columns of some rows, cast; those that cannot be read are NaN."""
+        if self._addresses:
+            return self._addresses.copy_to(out, rows, columns)
         layout, leaves = self._as_read
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
             for leaf, start, stop, at in layout.leaf_slices(columns):

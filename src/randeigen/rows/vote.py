@@ -50,6 +50,8 @@ class Elected:
     entries: Entries  # of a row as most have it, in their order
     dtypes: Sequence[Any]  # by leaf, those that most rows have
     rows: Mapping[int, Sequence[Any]]  # leaves in that order, of the rows that have the form
+    # Of those leaves that are known, of rows that are all as most are.
+    addresses: Mapping[int, Sequence[int]]
     metadata: Mapping[int, Mapping[Path, Mapping[Any, Any]]]
     unusable: Mapping[int, str]
 
@@ -86,7 +88,10 @@ def elect(records: Sequence[Any], others: Mapping[int, str]) -> Elected:
             unusable |= dict.fromkeys(rows, f"unlike most rows: {how}")
     leaves = leaves_in_order(members, template, reading, unusable)
     metadata = {row: reading.records[row].metadata for row in leaves}
-    return Elected(template, dtypes_of(members, template), leaves, metadata, dict(sorted(unusable.items())))
+    usual = [row for row in members[template] if row in leaves]
+    addresses = {row: known for row in usual if (known := reading.records[row].addresses)}
+    dtypes = dtypes_of(members, template)
+    return Elected(template, dtypes, leaves, addresses, metadata, dict(sorted(unusable.items())))
 
 
 def equal_vectors(records: Sequence[Any]) -> Elected | None:
@@ -107,7 +112,7 @@ def equal_vectors(records: Sequence[Any]) -> Elected | None:
             if row.requires_grad or row.is_nested or not (row.data_ptr() or not row.numel()):
                 return None
     leaves = {row: [leaf] for row, leaf in enumerate(records)}
-    return Elected((((), home, shape, dtype),), [dtype], leaves, {row: {} for row in leaves}, {})
+    return Elected((((), home, shape, dtype),), [dtype], leaves, {}, {row: {} for row in leaves}, {})
 
 
 def read_all(records: Sequence[Any], others: Mapping[int, str]) -> Reading:

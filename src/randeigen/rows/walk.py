@@ -45,11 +45,12 @@ class Record:
     but their numbers.
     """
 
-    __slots__ = ("entries", "leaves", "metadata")
+    __slots__ = ("addresses", "entries", "leaves", "metadata")
 
     def __init__(self) -> None:
         self.entries: list[tuple[Any, ...]] = []
         self.leaves: list[Any] = []
+        self.addresses: list[int] | None = None  # of the leaves, if each lies in one piece, as it is
         self.metadata: dict[Path, Mapping[Any, Any]] = {}  # module versions, which state_dicts carry
 
     def add(self, path: Path, leaf: Any) -> None:
@@ -118,6 +119,7 @@ class FlatForm(NamedTuple):
     leaf: Any  # their class
     facts: list[tuple[Any, ...]]  # what FACTS are, of each leaf
     entries: tuple[tuple[Any, ...], ...]  # of a Record: the container first
+    on_host: bool = False  # whether they are tensors in main memory
 
 
 CONTAINERS: dict[Any, Any] = {"dict": dict, "ordered dict": OrderedDict, "list": list, "tuple": tuple}
@@ -142,7 +144,8 @@ def flat_form_of(entries: tuple[tuple[Any, ...], ...]) -> FlatForm | None:
         return None
     torch: Any = sys.modules["torch"]
     facts = [(*leaf[1:], False) for leaf in leaves]
-    return FlatForm(container, names, torch.Tensor, facts, entries)
+    on_host = {leaf[1].type for leaf in leaves} == {"cpu"}
+    return FlatForm(container, names, torch.Tensor, facts, entries, on_host)
 
 
 def read_like(form: FlatForm, record: Any, into: Record) -> bool:
@@ -163,8 +166,11 @@ def read_like(form: FlatForm, record: Any, into: Record) -> bool:
         try:
             if list(map(FACTS, leaves)) != form.facts:
                 return False
-            if not all(map(form.leaf.data_ptr, leaves)) and not all(map(is_usual_tensor, leaves)):
+            addresses = list(map(form.leaf.data_ptr, leaves))
+            if not all(addresses) and not all(map(is_usual_tensor, leaves)):
                 return False
+            if form.on_host and all(map(form.leaf.is_contiguous, leaves)):  # a cache holds what says so
+                into.addresses = None if any(map(form.leaf.is_neg, leaves)) else addresses
         except RuntimeError:
             return False
     into.leaves = leaves

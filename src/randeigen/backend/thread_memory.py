@@ -1,0 +1,43 @@
+"""Memory of one part of a block, kept by each thread for the next part it copies."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from randeigen.backend.chunking import CACHE_LINE_BYTES, CROWDED_BYTES, memory_for_rows
+
+MAX_THREAD_BYTES = 2**23  # bytes that a thread keeps
+
+
+class _ThreadMemory(threading.local):
+    """Memory that a thread takes for part after part: fresh memory is cleared first, which takes longer
+    than to write into it.
+    """
+
+    def __init__(self) -> None:
+        self.numbers = np.empty(0, np.uint8)
+
+    def references(self) -> int:
+        """How many there are to the memory: more than to one that nobody has an array of, if somebody has."""
+        return sys.getrefcount(self.numbers)
+
+
+_memory = _ThreadMemory()
+_UNUSED = _memory.references()
+
+
+def memory_of_thread(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """What `memory_for_rows` gives, but kept from part to part unless somebody still holds an array of it."""
+    n, width = shape
+    used = width * dtype.itemsize
+    line = used + (0 if used % CROWDED_BYTES else CACHE_LINE_BYTES)
+    if n * line > MAX_THREAD_BYTES:
+        return memory_for_rows(shape, dtype)
+    if _memory.numbers.size < n * line or _memory.references() > _UNUSED:
+        _memory.numbers = np.empty(max(n * line, _memory.numbers.size), np.uint8)
+    return _memory.numbers[: n * line].reshape(n, line)[:, :used].view(dtype)
