@@ -192,12 +192,13 @@ from pathlib import Path
 import randeigen.rows.file_rows as files
 from randeigen.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
-fill = files.FileRows._fill
-def slow(*row):
-    Path({str(tmp_path / "begun")!r}).touch()
-    time.sleep(0.2)
-    fill(*row)
-files.FileRows._fill = slow
+blocks = files.FileRows.blocks
+def slow(*asked, **more):
+    for block in blocks(*asked, **more):
+        Path({str(tmp_path / "begun")!r}).touch()
+        time.sleep(1)
+        yield block
+files.FileRows.blocks = slow
 main()
 """
     worker = subprocess.Popen(

@@ -184,6 +184,25 @@ def parallel_map(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
         return [results[index] for index in range(len(parts))]
 
 
+def one_ahead(read: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
+    """What is read of every part, in order, the next while one is in use: it waits for a disk."""
+    if len(parts) < 2:
+        yield from map(read, parts)
+        return
+    error_state = np.geterr()
+
+    def in_thread(part: Part) -> Result:
+        with np.errstate(**error_state):
+            return read(part)
+
+    with ThreadPoolExecutor(1, "randeigen-reader") as thread:
+        coming = thread.submit(in_thread, parts[0])
+        for part in parts[1:]:
+            result, coming = coming.result(), thread.submit(in_thread, part)
+            yield result
+        yield coming.result()
+
+
 def single_threaded_blas(n: int) -> AbstractContextManager[object]:
     """Limit BLAS to one thread for n×n work: on small matrices more threads only wait for each other."""
     return nullcontext() if n > MAX_SINGLE_THREADED_ROWS else _blas

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from randeigen.backend.arrays import as_host_array
 from randeigen.backend.chunking import BLOCK_BYTES
 from randeigen.cli.audit import Digest, seal
 from randeigen.cli.audit_reading import FIRST, INFORMATION, Audit
@@ -254,5 +255,5 @@ def _side_by_side(one: FileRows, other: FileRows) -> Iterator[tuple[Block, Block
                 ahead, second = next(others)
             stop = min(columns.stop, ahead.stop)
             left, right = (slice(at - begin, stop - begin) for begin in (columns.start, ahead.start))
-            yield first[:, left], second[:, right]
+            yield as_host_array(first[:, left]), as_host_array(second[:, right])
             at = stop

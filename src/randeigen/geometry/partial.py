@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.arrays import as_host_array, to_host_float64
-from randeigen.backend.chunking import parallel_map, parts
+from randeigen.backend.chunking import is_host_block, parallel_map, parts
 from randeigen.errors import RandEigenError
 from randeigen.geometry.products import is_offset
 from randeigen.types import Array, Block, Rows, Statistic, TopDirection
@@ -95,8 +95,8 @@ def measure_partly(rows: Rows, want: Statistic, trusted: int | None = None) -> P
         return PartialGeometry(even)
     norms, inner, vanishing = np.zeros(rows.n), np.zeros(rows.n), 0.0
     for _, block in rows.blocks():
-        block = as_host_array(block)
-        if not isinstance(block, np.ndarray):
+        block = block if is_host_block(block) else as_host_array(block)
+        if not is_host_block(block):
             return None  # on a GPU the Gram matrix costs no more than another reading
         for part_norms, part_inner in parallel_map(lambda part: _sums(part, trusted), parts(block)):
             norms += part_norms
@@ -113,6 +113,7 @@ def measure_partly(rows: Rows, want: Statistic, trusted: int | None = None) -> P
 
 def _sums(part: Block, trusted: int | None) -> tuple[Array, Any]:
     """Squared norms, and inner products with the trusted row, over some columns."""
+    part = as_host_array(part)
     norms = np.einsum("ij,ij->i", part, part)  # vecdot is faster, but keeps other threads waiting
     return to_host_float64(norms), 0.0 if trusted is None else to_host_float64(part @ part[trusted])
 

@@ -49,7 +49,7 @@ class SegmentedGram:
     """Accumulates the exact Gram matrix segment by segment, in the order of the tree."""
 
     block_multiple = 1
-    copies_parts = False
+    copies_parts = True
 
     def __init__(self, n: int, seed: int, segments: Segments) -> None:
         self._n, self._seed, self._segments = n, seed, segments

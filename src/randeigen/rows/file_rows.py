@@ -8,14 +8,21 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import RawIOBase
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import block_columns, block_width, memory_for_rows, parallel_map
+from randeigen.backend.chunking import (
+    MAX_COPIED_BYTES,
+    block_columns,
+    block_width,
+    memory_for_rows,
+    one_ahead,
+    parallel_map,
+)
 from randeigen.errors import NO_USABLE_FILE, BadRows, Unusable
 from randeigen.rows.formats.headers import FORMATS, StructureVote
 from randeigen.rows.formats.io import (
@@ -38,25 +45,6 @@ READERS = 2  # threads that read a block, each its own files
 MAPPED_BYTES = 2**28  # bytes of an array from which an answer is kept in a file while it is made
 ColumnsRead = tuple[slice, Block]
 Visit = Callable[[int, RawIOBase, int], None]  # (row, its open file, its size)
-
-
-def _one_ahead(read: Callable[[slice], ColumnsRead], chosen: Sequence[slice]) -> Iterator[ColumnsRead]:
-    """What is read of these columns, in order, the next while one is in use: it waits for a disk."""
-    if len(chosen) < 2:
-        yield from map(read, chosen)
-        return
-    error_state = np.geterr()
-
-    def in_thread(columns: slice) -> ColumnsRead:
-        with np.errstate(**error_state):
-            return read(columns)
-
-    with ThreadPoolExecutor(1, "randeigen-reader") as thread:
-        coming = thread.submit(in_thread, chosen[0])
-        for columns in chosen[1:]:
-            result, coming = coming.result(), thread.submit(in_thread, columns)
-            yield result
-        yield coming.result()
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -127,37 +115,49 @@ class FileRows:
     def _shape(self, multiple: int = 1) -> tuple[int, int, int, int, int]:
         return self.d, self.n, self.work.itemsize, self._budget, math.lcm(self._multiple, multiple)
 
-    def blocks(self, multiple: int = 1, within: slice | None = None) -> Iterator[tuple[slice, Block]]:
-        """Blocks, each read into one buffer while the one before is in another; unusable rows are NaN.
+    def blocks(self, multiple: int = 1, within: slice | None = None) -> Iterator[ColumnsRead]:
+        """Blocks of which threads read the parts they take, or each read while the one before is in use.
 
-        `within`: only blocks among these columns.
+        Unusable rows are NaN. `within`: only blocks among these columns.
         """
         shape = self._shape(multiple)
-        buffers = [memory_for_rows((self.n, block_width(*shape)), self.work) for _ in range(2)]
         self._known = set(self._unusable)
         first, last = (within.start, within.stop) if within else (0, self.d)
         chosen = [cut for cut in block_columns(*shape) if first <= cut.start and cut.stop <= last]
-        remote, self._fetched = any(map(is_url, self.paths)), first
         with self._reader() as reader:
             self._read_carried(reader)
-            count = READERS if not remote and reader.takes_threads() else 1
-            groups = [range(first_row, self.n, count) for first_row in range(count)]
+            if self.n * self.d * self.work.itemsize > MAX_COPIED_BYTES and reader.reads_anywhere():
+                from randeigen.rows.file_parts import FileParts
 
-            def read(columns: slice) -> tuple[slice, Block]:
-                if remote and columns.start >= self._fetched:
-                    self._fetch(reader, slice(columns.start, last), buffers[0].shape[1])
-                buffers.reverse()
-                block = buffers[0][:, : columns.stop - columns.start]
-                slices = self._layout.leaf_slices(columns)
+                fill = partial(self._fill, reader)
+                parts = FileParts(reader, self.n, self._layout, self._averaged, self.unusable, fill)
+                yield from parts.blocks(chosen, self.segment_columns or self.d, self.work)
+            else:
+                yield from self._read_ahead(reader, chosen, block_width(*shape))
 
-                def fill(rows: range) -> None:
-                    for row in rows:
-                        self._fill(reader, row, block[row], slices)
+    def _read_ahead(self, reader: Reader, chosen: Sequence[slice], width: int) -> Iterator[ColumnsRead]:
+        """Blocks that are each read into one buffer while the one before is in another."""
+        buffers = [memory_for_rows((self.n, width), self.work) for _ in range(2)]
+        remote = any(map(is_url, self.paths))
+        self._fetched = chosen[0].start if chosen else 0
+        count = READERS if not remote and reader.takes_threads() else 1
+        groups = [range(first_row, self.n, count) for first_row in range(count)]
 
-                parallel_map(fill, groups)
-                return columns, block
+        def read(columns: slice) -> ColumnsRead:
+            if remote and columns.start >= self._fetched:
+                self._fetch(reader, slice(columns.start, chosen[-1].stop), width)
+            buffers.reverse()
+            block = buffers[0][:, : columns.stop - columns.start]
+            slices = self._layout.leaf_slices(columns)
 
-            yield from _one_ahead(read, chosen)
+            def fill(rows: range) -> None:
+                for row in rows:
+                    self._fill(reader, row, block[row], slices)
+
+            parallel_map(fill, groups)
+            return columns, block
+
+        yield from one_ahead(read, chosen)
 
     def _fetch(self, reader: Reader, columns: slice, width: int) -> None:
         """The first of these columns, a few blocks wide, of all objects behind URLs at once."""

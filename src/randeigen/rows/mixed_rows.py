@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from randeigen.backend.arrays import as_host_array
 from randeigen.rows.file_rows import FileRows
 from randeigen.types import Answer, Block, Weights
 
@@ -33,7 +34,7 @@ class MixedRows:
             if buffer is None:  # no block is wider than the first
                 buffer = np.full((self.n, block.shape[1]), np.nan, block.dtype)
             whole = buffer[:, : block.shape[1]]
-            whole[self._index] = block
+            whole[self._index] = as_host_array(block)
             self.unusable = self._all_unusable()
             yield columns, whole
 

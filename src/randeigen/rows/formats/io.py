@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+READS_AT_OFFSETS = hasattr(os, "preadv")  # whether a file can be read without moving its position
 MACHINE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
 # Dtypes by the names safetensors gives them; npy files use the same names where one exists.
 CODES = {
@@ -58,6 +59,11 @@ class LeafOffset(NamedTuple):
     start: int
     fortran: bool = False
     deflated: Deflated | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its numbers lie there in C order, as they are."""
+        return not self.fortran and self.deflated is None
 
 
 @dataclass(frozen=True)
@@ -200,9 +206,8 @@ def read_into(file: RawIOBase, start: int, view: memoryview) -> None:
     """Fill `view` from byte `start` on."""
     done = 0
     try:
-        file.seek(start)
         while done < len(view):
-            got = file.readinto(view[done:])
+            got = _read_at(file, start + done, view[done:])
             if not got:
                 raise UnreadableFile(
                     f"ends at byte {start + done:,}, expected {len(view) - done:,} bytes more"
@@ -210,6 +215,14 @@ def read_into(file: RawIOBase, start: int, view: memoryview) -> None:
             done += got
     except OSError as error:
         raise UnreadableFile(f"cannot be read at byte {start + done:,}: {error.strerror}") from error
+
+
+def _read_at(file: RawIOBase, start: int, view: memoryview) -> int | None:
+    """Read what there is from byte `start` on. Of a file threads may do so at a time."""
+    if READS_AT_OFFSETS and isinstance(file, FileIO):
+        return os.preadv(file.fileno(), [view], start)
+    file.seek(start)
+    return file.readinto(view)
 
 
 def read_bytes(file: RawIOBase, start: int, count: int) -> bytes:

@@ -10,16 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from io import RawIOBase
-from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend import native
 from randeigen.backend.host_leaves import cast_array
 from randeigen.rows.formats.inflate import Inflater
 from randeigen.rows.formats.io import (
+    READS_AT_OFFSETS,
     Deflated,
     Entry,
     LeafOffset,
@@ -32,7 +33,7 @@ from randeigen.rows.formats.io import (
     stamp_of,
     storage,
 )
-from randeigen.rows.formats.npy import MAX_FORTRAN_BYTES
+from randeigen.rows.formats.transposed import TransposedLeaves
 from randeigen.rows.leaves import LeafSlice
 
 Structure: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, code, shape) of each leaf
@@ -93,6 +94,11 @@ class OpenFiles:
             self._open.pop(self._latest).close()
         return self._checked(row, open_regular(self._paths[row]))
 
+    @property
+    def are_local(self) -> bool:
+        """Whether none is behind a URL."""
+        return not any(map(is_url, self._paths))
+
     def _opened_url(self, row: int) -> RawIOBase:
         """The object of a row: those of all rows are opened at once, as a request takes its time."""
         from randeigen.rows.formats.remote import open_urls
@@ -133,7 +139,8 @@ class Reader:
         ranks = {name: rank for rank, name in enumerate(sorted(name for name, _, _ in leaves))}
         self._ranks = [ranks[name] for name, _, _ in leaves]  # offsets are kept by name
         self._streams: dict[int, tuple[int, Inflater]] = {}  # by row: the leaf being inflated
-        self._transposed = TransposedLeaves()
+        self._transposed: TransposedLeaves | None = None  # made for the first
+        self._alike: dict[tuple[int, int], native.Files] = {}  # by leaf, and of how many rows
 
     def __enter__(self) -> Reader:
         return self
@@ -142,13 +149,25 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._handles.__exit__(kind, error, trace)
-        self._transposed.close()
+        if self._transposed:
+            self._transposed.close()
 
     def takes_threads(self) -> bool:
         """Whether several may read at a time, each its own rows: they share no file, and close none."""
         layouts = set(self._offsets.values())
         fortran = any(unpacked(each, k)[1].fortran for each in layouts for k in range(len(self._leaves)))
         return len(self._offsets) <= MAX_OPEN_FILES and not fortran
+
+    def reads_anywhere(self) -> bool:
+        """Whether any number of threads may read any rows at a time, each anywhere, once these are open."""
+        if not (READS_AT_OFFSETS and self._handles.are_local and len(self._offsets) <= MAX_OPEN_FILES):
+            return False
+        layouts, leaves = set(self._offsets.values()), range(len(self._leaves))
+        return all(unpacked(each, k)[1].is_plain for each in layouts for k in leaves)
+
+    def open(self, row: int) -> None:
+        """Open a row's file, unless it is."""
+        self._handles[row]
 
     def floats(self, row: int, leaf: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Entries start..stop of a float leaf, in C order, into `out`."""
@@ -159,6 +178,32 @@ class Reader:
         values = self.stored(row, leaf, start, stop)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # what does not fit becomes inf
             cast_array(out, values.view("<i2") if code == "BF16" else values)
+
+    def lines(self, rows: list[int], leaf: int, start: int, out: NDArray[Any]) -> list[int]:
+        """Read a leaf's entries from `start` on into the lines of these rows, by one call; the rows left.
+
+        These hold it in another way, or cannot be read. Call after call rows may only become fewer.
+        """
+        if native.loops() is None:
+            return rows
+        files = self._alike.get((leaf, len(rows)))
+        if files is None:
+            files = self._alike[leaf, len(rows)] = self._stored_alike(rows, leaf, out.dtype)
+        done = native.read(files, start * out.itemsize, out)
+        if done == len(rows):
+            return []
+        read = set(files.lines[:done].tolist())
+        return [row for row in rows if row not in read]
+
+    def _stored_alike(self, rows: Sequence[int], leaf: int, dtype: np.dtype[Any]) -> native.Files:
+        """The open files of those rows that hold a leaf as it is wanted."""
+        where = {row: self._at(row, leaf) for row in rows}
+        alike = [row for row, (code, offset) in where.items() if storage(code) == dtype and offset.is_plain]
+        return native.Files(
+            np.array([self._handles[row].fileno() for row in alike], np.intc),
+            np.array([where[row][1].start for row in alike], np.int64),
+            np.array(alike, np.intp),
+        )
 
     def fetch(self, rows: Iterable[int], slices: Sequence[LeafSlice], leaves: Sequence[int]) -> None:
         """Fetch these stretches of all objects behind URLs at once; files are read when they are needed."""
@@ -182,7 +227,7 @@ class Reader:
         size = storage(code).itemsize
         if not offset.fortran:
             raw = self._raw(row, leaf, offset, start * size, (stop - start) * size)
-        elif self._transposed.holds(row, leaf):
+        elif self._transposed and self._transposed.holds(row, leaf):
             raw = self._transposed.read(row, start * size, (stop - start) * size)
         else:
             raw = self._transpose(row, leaf, code, offset, whole=stop - start)[start * size : stop * size]
@@ -198,6 +243,7 @@ class Reader:
         raw = self._raw(row, leaf, offset, 0, nbytes(code, shape)).view(storage(code))
         transposed = np.ascontiguousarray(raw.reshape(shape, order="F")).reshape(-1)
         if transposed.size > whole:
+            self._transposed = self._transposed or TransposedLeaves()
             self._transposed.write(row, leaf, transposed)
         return transposed.view(np.uint8)
 
@@ -219,42 +265,3 @@ class Reader:
         stream.skip(file, begin - stream.at)
         stream.read_into(file, view)
         self._streams[row] = leaf, stream
-
-
-class TransposedLeaves:
-    """Fortran-ordered leaves in C order, one of each row, in a file without a name.
-
-    Transposing takes the whole leaf. Done anew for each block it would cost a pass over the leaf for each;
-    kept in memory, as much as the rows.
-    """
-
-    def __init__(self) -> None:
-        self._file: Any = None
-        self._held: dict[int, tuple[int, int]] = {}  # by row: its slot in the file, the leaf there
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def holds(self, row: int, leaf: int) -> bool:
-        """Whether this leaf was written."""
-        return self._held.get(row, (0, -1))[1] == leaf
-
-    def write(self, row: int, leaf: int, transposed: NDArray[Any]) -> None:
-        """Keep a leaf in the slot of the row's earlier one."""
-        slot = self._held.get(row, (len(self._held), -1))[0]
-        try:
-            if self._file is None:
-                self._file = TemporaryFile(buffering=0)  # noqa: SIM115 - open for the whole pass
-            self._file.seek(slot * MAX_FORTRAN_BYTES)
-            if self._file.write(transposed.data) != transposed.nbytes:
-                raise UnreadableFile("is in Fortran order, and the disk is too full to turn it")
-        except OSError as error:
-            raise UnreadableFile(f"is in Fortran order and cannot be turned: {error.strerror}") from error
-        self._held[row] = slot, leaf
-
-    def read(self, row: int, start: int, count: int) -> NDArray[np.uint8]:
-        """Some bytes of the leaf that is kept."""
-        buffer = np.empty(count, np.uint8)
-        read_into(self._file, self._held[row][0] * MAX_FORTRAN_BYTES + start, buffer.data)
-        return buffer

@@ -1,0 +1,65 @@
+"""Large files in parts: each thread reads what it works on next, by one call for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from randeigen.backend.host_leaves import HostLeaves
+from randeigen.rows.formats.io import UnreadableFile
+from randeigen.rows.formats.reader import Reader
+from randeigen.rows.leaves import Layout, LeafSlice
+
+BLOCKS_TOGETHER = 8  # blocks that threads share before they meet
+
+
+@dataclass(frozen=True)
+class FileParts:
+    """One pass over the numbers that are averaged, of which nothing is read before a thread takes it.
+
+    What a thread has read is still in its core's cache when it works on that, and none waits for another.
+    """
+
+    reader: Reader
+    n: int
+    layout: Layout
+    averaged: Sequence[int]  # which of the files' leaves these are
+    unusable: Mapping[int, str]
+    # Writes some entries of a row into a line; NaN, and the row becomes unusable, where they cannot be read.
+    fill_line: Callable[[int, NDArray[Any], Sequence[LeafSlice]], None]
+
+    def blocks(
+        self, chosen: Sequence[slice], segment: int, dtype: np.dtype[Any]
+    ) -> Iterator[tuple[slice, HostLeaves]]:
+        """These columns, some at a time, none of them in two segments."""
+        for row in range(self.n):
+            with suppress(UnreadableFile):  # whoever reads the row hears of it
+                if row not in self.unusable:
+                    self.reader.open(row)  # before threads share it
+        for _, inside in groupby(chosen, lambda columns: columns.start // segment):
+            cuts = list(inside)
+            for i in range(0, len(cuts), BLOCKS_TOGETHER):
+                some = cuts[i : i + BLOCKS_TOGETHER]
+                columns = range(some[0].start, some[-1].stop)
+                block = HostLeaves(self._fill, range(self.n), columns, dtype)
+                yield slice(columns.start, columns.stop), block
+
+    def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
+        """Write these columns of some rows."""
+        slices = self.layout.leaf_slices(columns)
+        if rows != range(self.n):
+            for line, row in zip(out, rows, strict=True):
+                self.fill_line(row, line, slices)
+            return
+        usable = [row for row in rows if row not in self.unusable]
+        for entries in slices:
+            leaf, here = self.averaged[entries.leaf], out[:, entries.columns]
+            for row in self.reader.lines(usable, leaf, entries.start, here):
+                self.fill_line(row, here[row], [entries._replace(at=0)])
+        out[list(self.unusable)] = np.nan

@@ -1,0 +1,132 @@
+"""Large files are read in parts, by whoever works on them, and give what their numbers give in memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import randeigen
+from randeigen.backend import native
+from randeigen.backend.host_leaves import HostLeaves
+from randeigen.backend.thread_memory import memory_of_thread
+from randeigen.geometry import measure
+from randeigen.rows import as_rows, write_safetensors
+from randeigen.rows.formats.reader import Reader
+from randeigen.types import Array
+
+N, F = 12, 2
+SHAPES = {"a": (700, 500), "b": (3,), "c": (2**18 + 5,), "d": ()}  # 29 MB in all: more than one block
+
+
+@pytest.fixture(params=["with loops", "without"], autouse=True)
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one call for all rows, and row by row."""
+    if request.param == "without":
+        monkeypatch.setattr(native, "loops", lambda: None)
+    elif native.loops() is None:
+        pytest.skip("there are no loops in C here")
+
+
+def updates(folder: Path, halves: tuple[int, ...] = ()) -> tuple[list[str], list[dict[str, Any]]]:
+    """Files of some updates, two of them far off, and what they hold; some are stored in half precision."""
+    rng, paths, given = np.random.default_rng(5), [], []
+    for i in range(N):
+        dtype = np.float16 if i in halves else np.float32
+        row = {name: np.asarray(rng.standard_normal(shape), dtype) for name, shape in SHAPES.items()}
+        if i < F:
+            row["c"] += dtype(3)
+        paths.append(str(folder / f"{i}.safetensors"))
+        write_safetensors(paths[-1], row)
+        given.append(row)
+    return paths, given
+
+
+@pytest.mark.parametrize("halves", [(), (4, 7)], ids=["float32", "two in float16"])
+def test_they_give_the_answer_of_the_same_numbers_in_memory(tmp_path: Path, halves: tuple[int, ...]) -> None:
+    paths, given = updates(tmp_path, halves)
+    block = next(as_rows(paths).blocks())[1]
+    assert isinstance(block, HostLeaves)
+    found, expected = (randeigen.aggregate(as_rows(rows), f=F, seed=1) for rows in (paths, given))
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=0, atol=1e-6)
+    for name in SHAPES:
+        np.testing.assert_allclose(found.mean[name], expected.mean[name], atol=1e-6)
+
+
+def test_every_cut_of_a_block_holds_the_files_own_numbers(tmp_path: Path) -> None:
+    paths, given = updates(tmp_path)
+    (d,) = {sum(np.size(leaf) for leaf in row.values()) for row in given}
+    rows = np.array([np.concatenate([np.ravel(leaf) for leaf in row.values()]) for row in given])
+    seen = np.zeros(d, bool)
+    for columns, block in as_rows(paths).blocks():
+        width = columns.stop - columns.start
+        whole = rows[:, columns]
+        for cut in (slice(0, width), slice(5, 2**16), slice(width - 3, width), slice(1, width, width // 7)):
+            np.testing.assert_array_equal(block[:, cut].numpy(), whole[:, cut])
+        np.testing.assert_array_equal(block[3:5].numpy(), whole[3:5])
+        np.testing.assert_array_equal(block[[7, 0, 7]][:, 10:20].numpy(), whole[[7, 0, 7], 10:20])
+        seen[columns] = True
+    assert seen.all()
+
+
+@pytest.mark.parametrize("rule", ["median", "centered-clipping", "krum", "mean", "geometric-median"])
+def test_every_kind_of_rule_reads_them(tmp_path: Path, rule: str) -> None:
+    paths, given = updates(tmp_path)
+    found, expected = (randeigen.aggregate(as_rows(rows), rule=rule, f=F, seed=1) for rows in (paths, given))
+    for name in SHAPES:
+        np.testing.assert_allclose(found.mean[name], expected.mean[name], atol=1e-5)
+
+
+def test_a_row_that_is_no_file_is_left_out(tmp_path: Path) -> None:
+    paths, given = updates(tmp_path)
+    found = randeigen.aggregate(as_rows([*paths[:6], given[0], *paths[6:]]), f=F + 1, seed=1)
+    expected = randeigen.aggregate(given, f=F, seed=1)
+    assert list(found.unusable) == [6]
+    np.testing.assert_allclose(np.delete(found.weights, 6), expected.weights, rtol=0, atol=1e-6)
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_is_named_and_moves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, given = updates(tmp_path)
+    opened = Reader.open
+
+    def cut_off(reader: Reader, row: int) -> None:
+        opened(reader, row)
+        if row == 5:
+            os.truncate(paths[5], 4 * 700 * 400)
+
+    monkeypatch.setattr(Reader, "open", cut_off)
+    geometry, unusable = measure(as_rows(paths), seed=3)
+    assert list(unusable) == [5]
+    assert "ends at byte" in unusable[5]
+    others = [row for i, row in enumerate(given) if i != 5]
+    expected, _ = measure(as_rows(others), seed=3)
+    kept = [i for i in range(N) if i != 5]
+    np.testing.assert_allclose(squares(geometry)[kept], squares(expected), rtol=1e-5)
+
+
+def squares(geometry: Any) -> Array:
+    """Squared norms, in the rows' own unit."""
+    return np.asarray(geometry.squared_norms() * geometry.scale**2)
+
+
+def test_memory_that_somebody_holds_is_not_written_to_again() -> None:
+    shape, dtype = (7, 300), np.dtype(np.float32)
+    first = memory_of_thread(shape, dtype)
+    first[:] = 1
+    line = first[3]
+    second = memory_of_thread(shape, dtype)
+    second[:] = 2
+    assert (first == 1).all()
+    del first
+    third = memory_of_thread(shape, dtype)
+    third[:] = 3
+    assert (line == 1).all()
+    assert (second == 2).all()
+    address = third.ctypes.data
+    del second, third, line
+    assert memory_of_thread(shape, dtype).ctypes.data == address
