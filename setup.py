@@ -8,7 +8,7 @@ FOLDER = "src/randeigen/backend/native"
 LOOPS = Extension(
     "randeigen.backend.native._kernels",
     [f"{FOLDER}/kernels.c"],
-    depends=[f"{FOLDER}/loops.h", f"{FOLDER}/gram.h"],
+    depends=[f"{FOLDER}/loops.h", f"{FOLDER}/gram.h", f"{FOLDER}/fold.h"],
     extra_compile_args=["-O3"],
     optional=True,
 )

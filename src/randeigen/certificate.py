@@ -56,7 +56,7 @@ def certify(geometry: Geometry, weights: Array, f: int) -> float:
     On a sketch it is measured on another geometry of the same rows, `geometry.check`, that had no part in
     choosing the weights: the direction in which the mean was moved does not depend on its random numbers,
     and this one direction is all that it has to keep. It is the exact Gram matrix or a second sketch; then
-    the claim fails with a probability estimated below 1e-6 (`projection.distortion`, `folds.LOST_FOLDS`).
+    the claim fails with a probability estimated below 1e-6 (`projection.distortion`, `folds.distortion`).
 
     Parameters:
         geometry: The geometry of the rows, from `randeigen.geometry.measure`.

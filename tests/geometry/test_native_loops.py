@@ -92,32 +92,41 @@ def test_the_covariance_is_multiplied_with_eight_vectors(kind: int, n: int, k: i
     assert sums == pytest.approx(wide.T @ points, abs=float(1e-5 * np.abs(wide.T @ points).max()))
 
 
-@pytest.mark.parametrize("d", [9000, 2**14 + 5, 2**15 - 1, 2**16 + 700])
-@pytest.mark.parametrize("width", [4800, 8000])
+@pytest.mark.parametrize("d", [9000, 2**14 + 5, 2**15 - 1, 2**16 + 700, 40_961])
+@pytest.mark.parametrize("width", [4096, 5000, 10**6])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
 def test_tiles_are_folded_as_numpy_folds_them(
-    kind: int, d: int, width: int, monkeypatch: pytest.MonkeyPatch
+    kind: int, d: int, width: int, offset: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sketch, rows = FoldedSketch(5, d, width, 2048, 2**14), rows_of(5, d)
+    sketch, rows = FoldedSketch(5, d, width, 2048, 2**14), rows_of(5, d + 3)[:, 3:] + np.float32(offset)
     rows[2, d // 2] = np.nan
     folded = []
     for by_numpy in (False, True):
         if by_numpy:
             without_loops(monkeypatch)
-        check, choice = (
-            np.full((5, w), np.nan, np.float32) for w in (sketch.check_width, sketch.choice_width)
-        )
-        room = sketch.room(7)
+        check, choice = (np.zeros((5, w), np.float32) for w in (sketch.check_width, sketch.choice_width))
         for start in range(0, d, sketch.tile):
-            tile, part = sketch.tile_at(start), rows[:, start : start + sketch.tile]
-            room.inside(5)[...] = 0
-            room.inside(5)[:, : part.shape[1]] = part * tile.signs[: part.shape[1]]
-            sketch.add(room, tile, check, choice, start == 0)
+            part = rows[:, start : start + sketch.tile]
+            pivot = part[0] + np.float32(1) if offset else None
+            sketch.add(sketch.room(7), sketch.tile_at(start), part, pivot, check, choice)
         folded.append((check, choice))
     finite = [0, 1, 3, 4]
     for ours, numpys in zip(*folded, strict=True):
         assert np.isfinite(ours[finite]).all()
         assert ours[finite] == pytest.approx(numpys[finite], abs=2e-5)
         assert not np.isfinite(ours[2].sum())
+    if width > d:
+        np.testing.assert_array_equal(folded[0][0], folded[1][0])
+
+
+@pytest.mark.parametrize("k", [1, 7, 16, 33, 4096, 5001])
+def test_squared_lengths_are_those_of_float64(kind: int, k: int) -> None:
+    points = rows_of(6, k + 3)[:, :k].copy()
+    points[1] *= np.float32(1e30)
+    points[2, k // 2] = np.inf
+    points[3] *= np.float32(1e-30)
+    exact = (points.astype(np.float64) ** 2).sum(axis=1)
+    np.testing.assert_allclose(native.squared_lengths(points), exact, rtol=1e-13)
 
 
 @THERE

@@ -1,23 +1,20 @@
-"""A sketch made of sums of signed columns, for hundreds of rows and more: two of them in one reading.
+"""Sums of mixed columns: sketches of many rows, made of additions alone.
 
-Columns come in tiles and get secret signs; chunks of a tile are put in a secret order. All columns are then
-folded several times: laid out in lines of c numbers, from a secret place on, which are added up with secret
-signs. Each fold has a prime c of its own, longer than a chunk: two columns meet in it where their distance,
-which nobody knows, is a multiple of it, with a chance of about 1/c. If there are fewer columns than the
-product of any two primes, two of them meet in one fold at most. Everything is a pure function of the secret
-seed and the tile, so blocks may arrive in any size.
+Blocks of 4096 columns are mixed by a randomized Hadamard transform: secret signs, then sums and differences
+of all their numbers, which keeps lengths and spreads every direction over its blocks, whatever columns it was
+made of. The mixed columns get secret signs again and are added up modulo the width of a sketch, in float32.
+Everything is a pure function of the secret seed and the tile, so blocks of rows may arrive in any size.
 
-Eight folds make the sketch that certificates are measured on, unless it would be half as wide as the rows:
-then these are kept, but for the signs. One more, with signs of its own, makes the one on which weights are
-chosen. These tell nothing of the signs of the eight: however they were chosen, squared lengths of all
-directions are right on average in the first sketch.
+Two sketches share what is mixed. Certificates are measured on the first, unless it would be half as wide as
+the rows: then these are kept. Weights are chosen on the second, which has other signs: they tell nothing of
+those of the first, in which squared lengths of all directions are right on average, however weights were
+chosen.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,156 +26,109 @@ from randeigen.geometry.projection import key_of, tile_generator
 from randeigen.types import Array
 
 Points = NDArray[np.float32]
-Plan = list[tuple[Points, Points, Points]]
+Bits = NDArray[np.uint8]  # eight signs in each: 1 is a minus, the lowest bit comes first
 
-CHECK_FOLDS = 8
-CHUNK_COLUMNS = 128  # fewer than the numbers of any line
-PRIME_SPREAD = 1.4  # primes are drawn from 1/this to this times the width of a line
+BLOCK_COLUMNS = 4096  # columns that are mixed
+SIDE = 64  # the transform of a block is two of its root, one along each side of a square
+WIDTH_MULTIPLE = 256  # widths are multiples of it
 # Columns of a tile; of thousands of rows in files fewer, since these are copied a tile at a time.
 MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
 MAX_TILE_NUMBERS = 2**25
-MIN_WIDTH = CHECK_FOLDS * 600  # columns of a sketch: enough primes, all longer than a chunk
-# |Sx|² ≥ (1 − δ)·|x|² for any one x, but for a chance below 1e-6, where δ is so many of the eight folds. Two
-# columns meet in a given fold with a chance of about 1/c, at most 1.3/c whoever placed them, and cancel there
-# with a chance of 1/2; of m equal columns a pair that cancels costs 2/m of a fold. For c = 600 more is lost
-# by two columns that cancel in three folds, a chance of 7e-8, or by three that do so four times, 2e-8. Where
-# two columns meet once at most: if all pairs of three columns cancel, 7e-7, or five of ten pairs of five,
-# 1e-8. What rows that fill many columns may be short of is less, as in a Gaussian projection: 5 standard
-# deviations, sqrt(2/k).
-LOST_FOLDS, LOST_FOLDS_OF_SINGLE_MEETINGS = 2.0, 1.6
-SIGNS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) * np.float32(2) - np.float32(1)
-
-
-class Fold(NamedTuple):
-    """How a tile is folded into some columns of a sketch."""
-
-    columns: slice  # of the sketch
-    line: int  # numbers in a line, a prime
-    shares: int  # folds of the sketch
+LINE = 16  # numbers of a cache line
+DEVIATIONS = 5  # so many standard deviations less is a chance below 3e-7 for any one direction
+SIGNS_OF_BYTE = np.float32(1) - np.float32(2) * np.unpackbits(
+    np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
+)
 
 
 class Tile(NamedTuple):
-    """The secret numbers of one tile."""
+    """The secret bits of one tile: signs of its columns before they are mixed and, for each sketch, after."""
 
     start: int  # its first column
-    signs: NDArray[np.float32]  # (tile,) of its columns
-    order: NDArray[np.intp]  # (chunks of a room,) which chunk is there; the one after the last is of zeros
-    offsets: list[int]  # for each fold, how far into its first line the tile begins
-    mixing: list[NDArray[np.float32]]  # for each fold, (1, lines) signs over the root of the shares
-    plan: native.Folds  # the same for the loops in C
+    before: Bits
+    check: Bits
+    choice: Bits
 
 
 class Room:
-    """Memory for one tile of some rows, and for what is folded of them."""
+    """Memory for one tile of some rows, and for what is mixed of them."""
 
-    def __init__(self, rows: int, chunks: int, padded: int, widths: tuple[int, int]) -> None:
-        self.given = np.zeros((rows, chunks + 1, CHUNK_COLUMNS), np.float32)
-        self.ordered = np.empty((rows, padded, CHUNK_COLUMNS), np.float32)
-        self.check, self.choice = (np.empty((rows, width), np.float32) for width in widths)
-        # By the first column of a tile, while some rows after others take it: making views takes time.
-        self.plans: dict[int, Plan] = {}
-
-    def inside(self, rows: int) -> Points:
-        """(rows, tile) what the numbers of a tile are written into."""
-        return self.given.reshape(len(self.given), -1)[:rows, :-CHUNK_COLUMNS]
+    def __init__(self, rows: int, tile: int) -> None:
+        self.given, self.mixed = (np.zeros((rows, tile), np.float32) for _ in range(2))
 
 
 class FoldedSketch:
-    """The secret numbers of both sketches; `add` adds the numbers of one tile to their points."""
+    """The secret bits of both sketches; `add` adds the numbers of one tile to their points."""
 
     def __init__(
         self, seed: int, d: int, check_width: int, choice_width: int, widest: int = MAX_TILE_COLUMNS
     ) -> None:
         self._key = key_of(seed, Stream.FOLDS)
-        rng = tile_generator(self._key, 2**62)
         tiles = -(-d // widest)
-        self.chunks = -(-d // (tiles * CHUNK_COLUMNS))
-        self.tile = self.chunks * CHUNK_COLUMNS  # tiles of equal size
-        self.check: list[Fold] = []  # none: certificates are measured on the rows themselves
-        if check_width < d:
-            self.check = _folds(_drawn_primes(check_width // CHECK_FOLDS, CHECK_FOLDS, rng))
-        self.choice = _folds(_drawn_primes(choice_width * 5 // 6, 1, rng))  # the one is above that
-        self.check_width = self.check[-1].columns.stop if self.check else d
-        self.choice_width = self.choice[-1].columns.stop
-        self.folds = self.check + self.choice
-        self._offsets = [int(rng.integers(fold.line)) for fold in self.folds]  # of the first column
-        longest = max(fold.line for fold in self.folds)
-        self._around = -(-longest // CHUNK_COLUMNS)  # chunks of zeros before and after a tile
-        once = check_width < d and meet_once(tiles * self.tile, check_width)
-        self.distortion = (LOST_FOLDS_OF_SINGLE_MEETINGS if once else LOST_FOLDS) / CHECK_FOLDS
+        self.tile = -(-d // (tiles * BLOCK_COLUMNS)) * BLOCK_COLUMNS  # tiles of equal size
+        self.is_folded = check_width < d  # or certificates are measured on the rows themselves
+        self.check_width = rounded_up(check_width) if self.is_folded else d
+        self.choice_width = rounded_up(choice_width)
+        self.check_distortion = distortion(self.check_width) if self.is_folded else 0.0
+        self.choice_distortion = distortion(self.choice_width)
 
     def tile_at(self, column: int) -> Tile:
-        """The secret numbers of the tile that begins at this column."""
-        at = column // self.tile
-        rng = tile_generator(self._key, at)
-        firsts = zip(self._offsets, self.folds, strict=True)
-        offsets = [(first + at * self.tile) % fold.line for first, fold in firsts]
-        mixing = [
-            _signs(rng, (1, -(-(offset + self.tile) // fold.line))) / np.float32(fold.shares**0.5)
-            for fold, offset in zip(self.folds, offsets, strict=True)
-        ]
-        zeros = np.full(self._around, self.chunks)
-        order = np.concatenate((zeros, rng.permutation(self.chunks), zeros))
-        plan = self._plan_for_loops(order, offsets, mixing)
-        return Tile(column, _signs(rng, (self.tile,)), order, offsets, mixing, plan)
-
-    def _plan_for_loops(
-        self, order: NDArray[np.intp], offsets: list[int], mixing: list[Points]
-    ) -> native.Folds:
-        folds = [
-            (offset, fold.line, factors.size, fold.columns.start, int(number >= len(self.check)))
-            for number, (fold, offset, factors) in enumerate(zip(self.folds, offsets, mixing, strict=True))
-        ]
-        inside = order[self._around : self._around + self.chunks]  # they need no zeros
-        return native.Folds(inside, np.array(folds, np.intp), np.concatenate(mixing, axis=1)[0])
+        """The secret bits of the tile that begins at this column."""
+        rng = tile_generator(self._key, column // self.tile)
+        before, check, choice = rng.integers(256, size=(3, self.tile // 8), dtype=np.uint8)
+        return Tile(column, before, check, choice)
 
     def room(self, rows: int) -> Room:
         """Memory for one tile of so many rows."""
-        padded = self.chunks + 2 * self._around
-        return Room(rows, self.chunks, padded, (self.check_width if self.check else 0, self.choice_width))
+        return Room(rows, self.tile)
 
-    def _plan(self, room: Room, tile: Tile) -> Plan:
-        """For each fold its signs, what is in order there in its lines, and where their sum is written."""
-        if tile.start not in room.plans:
-            flat, plan = room.ordered.reshape(len(room.ordered), -1), []
-            sums = [room.check] * len(self.check) + [room.choice] * len(self.choice)
-            for fold, offset, mixing, out in zip(self.folds, tile.offsets, tile.mixing, sums, strict=True):
-                first = self._around * CHUNK_COLUMNS - offset
-                lines = flat[:, first : first + mixing.size * fold.line]
-                plan.append((mixing, lines.reshape(len(flat), -1, fold.line), out[:, None, fold.columns]))
-            room.plans[tile.start] = plan
-        return room.plans[tile.start]
+    def add(
+        self, room: Room, tile: Tile, rows: Points, pivot: Points | None, check: Points, choice: Points
+    ) -> None:
+        """Add some rows in the columns of one tile to their points, measured from the pivot, if there is one.
 
-    def add(self, room: Room, tile: Tile, check: Points, choice: Points, first: bool = False) -> None:
-        """Add one tile of some rows, times its signs, to their points; the first is written over them."""
-        if native.take(choice):
-            if first:
-                choice[...] = 0
-                if self.check:
-                    check[...] = 0
-            native.fold(room.given, tile.plan, check, choice)
+        Without a sketch for certificates rows are kept.
+        """
+        columns = slice(tile.start, tile.start + rows.shape[1])
+        kept = None if self.is_folded else check[:, columns]
+        sums = [(check, tile.check)] if self.is_folded else []
+        sums.append((choice, tile.choice))
+        if native.take(rows) and native.take(choice):
+            native.fold(rows, pivot, tile.start, tile.before, kept, sums)
             return
-        np.take(room.given, tile.order, axis=1, out=room.ordered, mode="clip")
-        for mixing, lines, out in self._plan(room, tile):
-            np.matmul(mixing, lines, out=out)
-        pairs = [(choice, room.choice), *([(check, room.check)] if self.check else [])]
-        for points, sums in pairs:
-            if first:
-                points[...] = sums[: len(points)]
-            else:
-                np.add(points, sums[: len(points)], out=points)
+        given, mixed, width = room.given[: len(rows)], room.mixed[: len(rows)], rows.shape[1]
+        given[:, :width], given[:, width:] = rows if pivot is None else rows - pivot, 0
+        if kept is not None:
+            kept[...] = given[:, :width]
+        given *= signs_of(tile.before)
+        mix(given, mixed)
+        for points, bits in sums:
+            np.multiply(mixed, signs_of(bits), out=given)
+            for part, into in _lines(tile.start, self.tile, points.shape[1]):
+                points[:, into] += given[:, part]
 
 
-def meet_once(columns: int, width: int) -> bool:
-    """Whether two of so many columns meet in one fold at most of those of a sketch of this width."""
-    return columns <= int(width // CHECK_FOLDS / PRIME_SPREAD) ** 2
+def distortion(width: int) -> float:
+    """A sketch makes a squared length smaller by no more than this, but for a chance below 3e-7.
+
+    Of a direction that is spread over the columns it meets, the squared length varies by sqrt(2/k), as in a
+    Gaussian sketch of k columns. Here these are as many as the sketch has, but no more than a block has: the
+    blocks of one direction may all be added to one another.
+    """
+    return DEVIATIONS * math.sqrt(2 / min(width, BLOCK_COLUMNS))
 
 
-def width_of_single_meetings(columns: int) -> int:
-    """A width at which two of so many columns meet in one fold at most; tiles round the columns up."""
-    return CHECK_FOLDS * math.ceil(
-        PRIME_SPREAD * (math.isqrt(columns + CHUNK_COLUMNS * columns // MIN_TILE_COLUMNS) + 2)
-    )
+def rounded_up(width: int) -> int:
+    """A width that a sketch may have."""
+    return -(-width // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
+
+
+def points_of(n: int, width: int) -> Points:
+    """Memory for points. From one to the next is an odd number of cache lines, so that they share no sets."""
+    lines = -(-width // LINE) | 1
+    memory = np.empty(n * lines * LINE + LINE, np.float32)
+    first = -memory.ctypes.data // 4 % LINE
+    return memory[first : first + n * lines * LINE].reshape(n, -1)[:, :width]
 
 
 def columns_of_copied_tiles(n: int) -> int:
@@ -186,36 +136,37 @@ def columns_of_copied_tiles(n: int) -> int:
     return max(MIN_TILE_COLUMNS, min(MAX_TILE_NUMBERS // n, MAX_TILE_COLUMNS))
 
 
-def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    count = math.prod(shape)
-    octets = rng.integers(256, size=-(-count // 8), dtype=np.uint8)
-    return np.asarray(SIGNS_OF_BYTE.take(octets, axis=0).reshape(-1)[:count].reshape(shape))
+def signs_of(bits: Bits) -> Points:
+    """The signs that are drawn, as numbers."""
+    return np.asarray(SIGNS_OF_BYTE.take(bits, axis=0).reshape(-1))
 
 
-def _folds(lengths: list[int]) -> list[Fold]:
-    ends = np.cumsum([0, *lengths]).tolist()
-    return [Fold(slice(start, stop), stop - start, len(lengths)) for start, stop in pairwise(ends)]
-
-
-def _drawn_primes(width: int, count: int, rng: np.random.Generator) -> list[int]:
-    """Different primes near a width; half of them above it, so that their sum is about as drawn."""
-    below = primes_between(int(width / PRIME_SPREAD), width)
-    above = primes_between(width + 1, int(width * PRIME_SPREAD) + 2)
-    low = rng.choice(below, count // 2, replace=False).tolist()
-    high = rng.choice(above, count - len(low), replace=False).tolist()
-    return sorted(low + high)
+def mix(numbers: Points, out: Points) -> None:
+    """The orthogonal Hadamard transform of each block of 4096; overwrites what is given."""
+    once = np.matmul(numbers.reshape(-1, SIDE), hadamard(), out=out.reshape(-1, SIDE))
+    squares = numbers.reshape(-1, SIDE, SIDE)
+    np.matmul(hadamard(), once.reshape(squares.shape), out=squares)
+    out[...] = numbers
 
 
 @cache
-def primes_between(low: int, high: int) -> list[int]:
-    """All primes from `low` to `high`."""
-    sieve = np.ones(high + 1, dtype=bool)
-    sieve[:2] = False
-    for i in range(2, int(high**0.5) + 1):
-        if sieve[i]:
-            sieve[i * i :: i] = False
-    primes: list[int] = (np.flatnonzero(sieve[low:]) + low).tolist()
-    return primes
+def hadamard() -> Points:
+    """The orthogonal Hadamard matrix of 64 columns."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < SIDE:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.asarray(matrix / np.float32(math.sqrt(SIDE)))
+
+
+def _lines(start: int, columns: int, width: int) -> list[tuple[slice, slice]]:
+    """Which of so many columns from `start` on are added to which of a sketch."""
+    lines, at = [], 0
+    while at < columns:
+        into = (start + at) % width
+        here = min(columns - at, width - into)
+        lines.append((slice(at, at + here), slice(into, into + here)))
+        at += here
+    return lines
 
 
 def median_of_rows(rows: NDArray[np.floating]) -> Array:

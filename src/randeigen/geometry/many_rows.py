@@ -10,29 +10,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend import native
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, median
 from randeigen.backend.chunking import parallel_map
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import (
+    BLOCK_COLUMNS,
     MAX_TILE_COLUMNS,
-    MIN_WIDTH,
     FoldedSketch,
     Points,
     Room,
     columns_of_copied_tiles,
-    width_of_single_meetings,
+    points_of,
+    rounded_up,
 )
 from randeigen.geometry.gram import Index
 from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
-from randeigen.geometry.tile_cuts import Cut, fill, median_row, norm
+from randeigen.geometry.tile_cuts import Cut, from_pivot, median_row, norm
 from randeigen.types import Array, Block, Mask
 
 # Of the certificate of a round cloud, by the width of a sketch: where so wide a sketch is narrow beside the
-# rows; at most; and at most where less is lost in folds.
-MIN_WIDENING, MAX_WIDENING, MAX_WIDENING_OF_SINGLE_MEETINGS = 1.2, 1.27, 1.31
+# rows, and at most.
+MIN_WIDENING, MAX_WIDENING = 1.2, 1.27
 NARROW_SKETCH = 64  # so narrow beside the rows
-WIDER_FOR_SINGLE_MEETINGS = 1.25  # so much wider a sketch is made if less is lost in its folds then
 MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
@@ -54,12 +55,9 @@ ROUNDING = 2.0**-21  # of an inner product in float32, relative to the two rows'
 def folded_widths(n: int, d: int) -> tuple[int, int]:
     """Columns of the sketch that certificates are measured on, and of that on which weights are chosen."""
     wide, least = (_width(n, d, widening) for widening in (MIN_WIDENING, MAX_WIDENING))
-    meeting_once = width_of_single_meetings(d)
-    single = max(_width(n, d, MAX_WIDENING_OF_SINGLE_MEETINGS), MIN_WIDTH, meeting_once)
-    check = max(min(single, least), min(wide, d // NARROW_SKETCH), MIN_WIDTH)
-    if meeting_once <= WIDER_FOR_SINGLE_MEETINGS * check:
-        check = max(check, meeting_once)
-    return check, max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
+    check = max(least, min(wide, d // NARROW_SKETCH), BLOCK_COLUMNS)
+    choice = max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
+    return rounded_up(check), rounded_up(choice)
 
 
 def _width(n: int, d: int, widening: float) -> int:
@@ -105,8 +103,8 @@ class ManyRowsAccumulator:
         self.block_multiple = tiles_at_once * sketch.tile
         self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
         self.order = self.rng.permutation(n)
-        self.check = np.empty((n + 1, self.sketch.check_width), np.float32)  # the origin is the last
-        self.choice = np.empty((n + 1, self.sketch.choice_width), np.float32)
+        self.check = points_of(n + 1, self.sketch.check_width)  # the origin is the last
+        self.choice = points_of(n + 1, self.sketch.choice_width)
         self.check[-1] = self.choice[-1] = 0
         self.is_empty = True  # then the points are not set
         self.unusable = np.zeros(n, dtype=bool)
@@ -137,26 +135,22 @@ class ManyRowsAccumulator:
             return
         usable = np.flatnonzero(~self.unusable)
         pivots = [self._pivot(cut, usable) for cut in cuts]
-        rows_are_kept, step = not self.sketch.check, max(1, ROOM_NUMBERS // self.sketch.tile)
+        step = max(1, ROOM_NUMBERS // self.sketch.tile)
 
         def work(rows: slice) -> Mask:
             room = self._memory(step)
             for i in range(rows.start, rows.stop, step):
                 some = slice(i, min(i + step, rows.stop))
-                here, is_empty = room.inside(some.stop - i), self.is_empty
+                if self.is_empty:
+                    self.check[some] = self.choice[some] = 0
                 for cut, pivot in zip(cuts, pivots, strict=True):
-                    fill(here, cut.part[some], pivot, cut)
-                    self.sketch.add(room, cut.tile, self.check[some], self.choice[some], is_empty)
-                    is_empty = False
-                    if rows_are_kept:
-                        self.check[some, cut.columns] = here[:, : cut.part.shape[1]]
-            return np.asarray(np.isfinite(self.choice[rows].sum(axis=1)))  # every number is in these sums
+                    given = from_pivot(cut, some, pivot, room.given[: some.stop - i])
+                    self.sketch.add(room, cut.tile, *given, self.check[some], self.choice[some])
+            return _are_finite(self.choice[rows])  # every number is in these sums
 
         slices = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
         finite = np.concatenate(parallel_map(work, slices))
         self.is_empty = False
-        for room in self.memory.values():
-            room.plans.clear()  # no other rows take these tiles
         for i in np.flatnonzero(~finite & ~self.unusable).tolist():
             self.unusable[i] = not all(np.isfinite(as_host_array(cut.part[i : i + 1])).all() for cut in cuts)
         if from_pivots := [
@@ -168,12 +162,8 @@ class ManyRowsAccumulator:
         """The caller's origin, as the rows are seen: from the pivot of each tile."""
         room = self.sketch.room(1)
         for cut, pivot in from_pivots:
-            here, width = room.inside(1), pivot.size
-            here[:, width:] = 0
-            np.multiply(pivot, -cut.tile.signs[:width], out=here[0, :width], casting="same_kind")
-            self.sketch.add(room, cut.tile, self.check[-1:], self.choice[-1:])
-            if not self.sketch.check:
-                self.check[-1, cut.columns] = here[0, :width]
+            origin = -pivot[None].astype(np.float32)
+            self.sketch.add(room, cut.tile, origin, None, self.check[-1:], self.choice[-1:])
 
     def _memory(self, rows: int) -> Room:
         """Each thread's own, kept: fresh memory costs as much as what is done in it."""
@@ -252,12 +242,12 @@ class ManyRowsAccumulator:
         }
         index, seed = np.arange(self.n), self.seed
         own: dict[str, Any] = {
-            "distortion": self.sketch.distortion if self.sketch.check else 0.0,
+            "distortion": self.sketch.check_distortion,
             "index": index,
             "seed": seed,
         }
         check = CheckGeometry(self.check[:-1], self.check[-1], start=other, **own, **common)
-        common |= {"distortion": self.sketch.distortion, "check": check}
+        common |= {"distortion": self.sketch.choice_distortion, "check": check}
         points, origin = self.choice[:-1], self.choice[-1]
         return ManyRowsGeometry(points, origin, start=start, subspace=subspace_of(points, start), **common)
 
@@ -266,11 +256,20 @@ def _middle(sizes: list[float]) -> float:
     return float(np.sort(sizes)[len(sizes) // 2])
 
 
+def _are_finite(points: Points) -> Mask:
+    """(n,) whether all numbers of a point are."""
+    if native.take(points):
+        return np.asarray(np.isfinite(native.squared_lengths(points)))
+    return np.asarray(np.isfinite(points.sum(axis=1)))
+
+
 def _squared_norms(points: Points) -> Array:
     """(n,) squared norms, in float64 where float32 cannot hold them."""
 
     def work(rows: slice) -> Array:
         some = points[rows]
+        if native.take(some):
+            return native.squared_lengths(some)
         squares = np.einsum("ij,ij->i", some, some).astype(np.float64)
         for i in np.flatnonzero(~((squares > TINY) & (squares < math.inf))):
             wide = some[i].astype(np.float64)

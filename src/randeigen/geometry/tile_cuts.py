@@ -1,4 +1,4 @@
-"""One tile of the rows: the median of some of them, and their numbers as they are folded."""
+"""One tile of the rows: the median of some of them, and their numbers in float32."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ class Cut(NamedTuple):
         return slice(self.tile.start, self.tile.start + self.part.shape[1])
 
 
-def fill(inside: Points, part: Block, pivot: NDArray[Any] | None, cut: Cut) -> None:
-    """Write some rows from their pivot, times the tile's signs."""
-    width = part.shape[1]
-    signs = cut.tile.signs[:width]
-    inside[:, width:], inside = 0, inside[:, :width]
+def from_pivot(
+    cut: Cut, rows: slice, pivot: NDArray[Any] | None, inside: Points
+) -> tuple[Points, Points | None]:
+    """Some rows as float32, where they lie or in this memory, and the pivot, if it is not subtracted yet."""
+    part = cut.part[rows]
+    inside = inside[:, : part.shape[1]]
     plain = cut.scale == 1 and part.dtype == np.float32
     if isinstance(part, HostLeaves):
         part = part.copied_to(inside) if plain else part.numpy()
-    if not plain:
-        part = part * np.float64(cut.scale)
-    if pivot is not None:
-        part = np.subtract(part, pivot, out=inside, casting="same_kind")
-    np.multiply(part, signs, out=inside, casting="same_kind")
+    if plain:
+        if part.strides[1] != part.itemsize:  # such sums have other bits
+            inside[...], part = part, inside
+        return part, pivot
+    part = part * np.float64(cut.scale)
+    np.subtract(part, 0.0 if pivot is None else pivot, out=inside, casting="same_kind")
+    return inside, None
 
 
 def median_row(part: Block, rows: Index, scale: float) -> NDArray[Any]:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SWITCH = "RANDEIGEN_NATIVE"
-INTERFACE = 4  # which arguments the loops take, as kernels.c says
+INTERFACE = 5  # which arguments the loops take, as kernels.c says
 KINDS = {1: "AVX2", 2: "AVX-512"}  # what the loops are for, by their number
 VECTORS = 8  # vectors that a covariance is multiplied with at once
 AS_IT_IS, FROM_BFLOAT16, FROM_FLOAT16 = range(3)  # how `copy` converts; from half precision to float32
@@ -30,9 +31,10 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "wide_gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "fold": [
-        *(_ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT, _COUNT, _COUNT),
-        *(_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
+        *(_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _COUNT),
+        *[_ADDRESS, _ADDRESS, _COUNT, _COUNT] * 2,
     ],
+    "squares": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS],
     "covariance_times": [_ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 5],
     "copy": [
         *(_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
@@ -42,6 +44,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
 _READ_ARGUMENTS: list[Any] = [*(_ADDRESS, _ADDRESS, _ADDRESS, _COUNT), *(_OFFSET, _COUNT, _ADDRESS, _COUNT)]
 
 Floats = NDArray[np.float32]
+Bits = NDArray[np.uint8]  # eight signs in each
 
 
 class Loops(NamedTuple):
@@ -51,19 +54,10 @@ class Loops(NamedTuple):
     gram: Callable[..., None]
     wide_gram: Callable[..., None]
     fold: Callable[..., None]
+    squares: Callable[..., None]
     covariance_times: Callable[..., None]
     copy: Callable[..., None]
     read: Callable[..., int]
-
-
-class Folds(NamedTuple):
-    """How the columns of a tile are folded into two sketches."""
-
-    order: NDArray[np.intp]  # which chunk is where
-    # (m, 5) of each fold: how far into its first line the tile begins, the length of a line, lines, where its
-    # sums begin, and in which sketch
-    folds: NDArray[np.intp]
-    mixing: Floats  # the factors of all lines, one fold after the other
 
 
 @cache
@@ -101,16 +95,39 @@ def processor() -> str:
 
 def take(rows: NDArray[Any]) -> bool:
     """Whether the loops are there and take these rows: float32 that lie side by side."""
-    return loops() is not None and rows.dtype == np.float32 and rows.strides[1] == 4
+    if loops() is None or rows.dtype != np.float32:
+        return False
+    return rows.strides[1] == 4 and rows.strides[0] % 4 == 0
 
 
-def fold(given: Floats, tile: Folds, first: Floats, second: Floats) -> None:
-    """Add all folds of (r, chunks, c) numbers to the (r, k) sums of two sketches."""
-    order, folds, mixing = tile
-    shape = given.strides[0] // 4, len(second), order.ctypes.data, order.size, given.shape[2]
-    plan = len(folds), folds.ctypes.data, mixing.ctypes.data
-    into = first.ctypes.data, first.strides[0] // 4, second.ctypes.data, second.strides[0] // 4
-    _used().fold(given.ctypes.data, *shape, *plan, *into)
+def fold(
+    rows: Floats,
+    pivot: Floats | None,
+    at: int,
+    before: Bits,
+    kept: Floats | None,
+    sums: Sequence[tuple[Floats, Bits]],
+) -> None:
+    """Mix (r, b) rows, measured from a pivot, and add them to the (r, k) points of one or two sketches.
+
+    Column `at` of all is the first. Signs are those before and, for each sketch, after they are mixed. What
+    is mixed is written into `kept` too.
+    """
+    given = rows.ctypes.data, rows.strides[0] // 4, *rows.shape, None if pivot is None else pivot.ctypes.data
+    keeping = (None, 0) if kept is None else (kept.ctypes.data, kept.strides[0] // 4)
+    into: list[tuple[int | None, int | None, int, int]] = [
+        (bits.ctypes.data, points.ctypes.data, points.strides[0] // 4, points.shape[1])
+        for points, bits in sums
+    ]
+    into += [(None, None, 0, 0)] * (2 - len(into))
+    _used().fold(*given, at, before.ctypes.data, *keeping, *chain.from_iterable(into))
+
+
+def squared_lengths(points: Floats) -> NDArray[np.float64]:
+    """(r,) sums of squares, in float64."""
+    lengths = np.empty(len(points))
+    _used().squares(points.ctypes.data, points.strides[0] // 4, *points.shape, lengths.ctypes.data)
+    return lengths
 
 
 def covariance_times(

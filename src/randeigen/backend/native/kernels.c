@@ -15,26 +15,19 @@
 
 typedef ptrdiff_t count;
 
-/* How a tile is folded, as folds.py says. */
-struct fold {
-    count offset; /* how far into the first line the tile begins */
-    count length; /* of a line */
-    count lines;
-    count column, sketch; /* where the sums begin, and in which of two sketches */
-};
-struct tile {
-    const count *order; /* of its chunks */
-    count chunks, chunk;
-    count many;
-    const struct fold *folds;
-    const float *mixing; /* the factors of all lines, one fold after the other */
+/* Where mixed numbers are added up, with signs: column by column, modulo the width. */
+struct sketch {
+    const uint8_t *signs; /* of the block */
+    float *sums;
+    count width; /* a multiple of 256 */
+    count at;    /* the first column of the block */
 };
 
 #define STEP 1024   /* columns of an inner product that are added up before it is kept in float64 */
 #define VECTORS 8   /* vectors multiplied with a covariance at once */
 #define GROUP 8     /* points whose shares are known before they are added up */
-#define WINDOW 8192 /* numbers of a row that are folded while a cache holds them */
-#define WIDE 4      /* vectors of a line that are added up at once */
+#define BLOCK 4096  /* columns that are mixed */
+#define SCALE 0x1p-6f /* so that lengths stay as they are: the root of 1/BLOCK */
 #define HALF 4      /* of the vectors, those multiplied with a few points at once */
 
 #if defined(__clang__)
@@ -46,12 +39,14 @@ struct tile {
 #define NAME(x) x##_avx2
 #define LANES 8
 #define SIDE 3
+#define RADIX 8
 #define ROWS 2
 #define PAIR 1
 #include "loops.h"
 #undef NAME
 #undef LANES
 #undef SIDE
+#undef RADIX
 #undef ROWS
 #undef PAIR
 #if defined(__clang__)
@@ -65,6 +60,7 @@ struct tile {
 #define NAME(x) x##_avx512
 #define LANES 16
 #define SIDE 5
+#define RADIX 16
 #define OTHER_SIDE 4
 #define ROWS 4
 #define PAIR 2
@@ -79,7 +75,7 @@ enum { NONE, AVX2, AVX512 };
 
 /* Which arguments the functions below take: raised here and in __init__.py when they change, so that a library
    which was compiled before is not used. */
-int randeigen_interface(void) { return 4; }
+int randeigen_interface(void) { return 5; }
 
 /* The best loops that run on this processor. */
 int randeigen_kind(void)
@@ -114,16 +110,38 @@ void randeigen_wide_gram(int kind, const double *rows, count stride, count n, co
     (kind == AVX512 ? wide_gram_avx512 : wide_gram_avx2)(rows, stride, n, width, room, total);
 }
 
-/* Put the chunks of some rows in order and add all folds of them to their points in two sketches. */
-void randeigen_fold(int kind, const float *rows, count stride, count n, const count *order, count chunks,
-                    count chunk, count many, const struct fold *folds, const float *mixing, float *first,
-                    count first_stride, float *second, count second_stride)
+/* Mix some rows, from the pivot if there is one, and add them to their points in one or two sketches: each row and
+   the pivot have `width` columns, the first of which is column `at` of all. Signs are bits: those before they are
+   mixed, and for each sketch those after that. What is mixed is kept too, where `kept` is not 0. */
+void randeigen_fold(int kind, const float *rows, count stride, count n, count width, const float *pivot, count at,
+                    const uint8_t *before, float *kept, count kept_stride, const uint8_t *first_signs, float *first,
+                    count first_stride, count first_width, const uint8_t *second_signs, float *second,
+                    count second_stride, count second_width)
 {
-    const struct tile tile = {order, chunks, chunk, many, folds, mixing};
-    for (count i = 0; i < n; i++) {
-        float *const sketches[2] = {first + i * first_stride, second + i * second_stride};
-        (kind == AVX512 ? fold_avx512 : fold_avx2)(rows + i * stride, &tile, sketches);
-    }
+    float left[BLOCK];
+    for (count i = 0; i < n; i++)
+        for (count start = 0; start < width; start += BLOCK) {
+            count here = width - start < BLOCK ? width - start : BLOCK, bits = start / 8;
+            const float *row = rows + i * stride + start, *from = pivot ? pivot + start : 0;
+            const float *next = start + BLOCK < width ? row + BLOCK : i + 1 < n ? row - start + stride : 0;
+            if (here < BLOCK || kept) {
+                memset(left + here, 0, sizeof(float) * (BLOCK - here));
+                for (count j = 0; j < here; j++) left[j] = from ? row[j] - from[j] : row[j];
+                if (kept) memcpy(kept + i * kept_stride + start, left, sizeof(float) * here);
+                row = left, from = 0;
+            }
+            const struct sketch sketches[2] = {
+                {first_signs + bits, first + i * first_stride, first_width, at + start},
+                {second_signs + bits, second + i * second_stride, second_width, at + start},
+            };
+            (kind == AVX512 ? fold_block_avx512 : fold_block_avx2)(row, from, next, before + bits, sketches,
+                                                                   second ? 2 : 1);
+        }
+}
+
+void randeigen_squares(int kind, const float *points, count stride, count n, count k, double *out)
+{
+    (kind == AVX512 ? squares_avx512 : squares_avx2)(points, stride, n, k, out);
 }
 
 enum { AS_IT_IS, BFLOAT16, FLOAT16 };

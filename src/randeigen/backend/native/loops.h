@@ -32,6 +32,16 @@ static inline double NAME(wide_sum)(NAME(wide_lanes) a)
 #endif
 }
 
+/* Half as many numbers as a vector of float32 holds, in float64. */
+static inline NAME(wide_lanes) NAME(widened)(const float *numbers)
+{
+#if LANES == 16
+    return (NAME(wide_lanes))_mm512_cvtps_pd(_mm256_loadu_ps(numbers));
+#else
+    return (NAME(wide_lanes))_mm256_cvtps_pd(_mm_loadu_ps(numbers));
+#endif
+}
+
 #define NUMBER float
 #define VECTOR NAME(lanes)
 #define SUM NAME(sum)
@@ -56,59 +66,22 @@ static inline double NAME(wide_sum)(NAME(wide_lanes) a)
 #undef VECTOR
 #undef SUM
 
-/* The same for `wide` vectors of lanes, of which `length` numbers are wanted. */
-static inline __attribute__((always_inline)) void NAME(add_columns)(const float *numbers, const float *mixing, count lines, count step, int wide,
-                                     count length, float *sums)
-{
-    LINE total[WIDE] = {{0}};
-    for (count l = 0; l < lines; l++)
-        for (int q = 0; q < wide; q++) total[q] += mixing[l] * AT(numbers, l * step + q * LANES);
-    if (length == wide * LANES)
-        for (int q = 0; q < wide; q++) INTO(sums, q * LANES) += total[q];
-    else {
-        float parts[WIDE * LANES];
-        for (int q = 0; q < wide; q++) INTO(parts, q * LANES) = total[q];
-        for (count i = 0; i < length; i++) sums[i] += parts[i];
-    }
-}
+#include "fold.h"
 
-/* sums[j] += Σ mixing[l]·numbers[l·length + j] for j < length; reads up to WIDE·LANES numbers more. */
-static inline void NAME(add_lines)(const float *numbers, const float *mixing, count lines, count length, float *sums)
+/* Squared lengths of some points, in float64: no square overflows there. */
+static void NAME(squares)(const float *points, count stride, count n, count k, double *out)
 {
-    count at = 0;
-    for (; at + WIDE * LANES <= length; at += WIDE * LANES)
-        NAME(add_columns)(numbers + at, mixing, lines, length, WIDE, WIDE * LANES, sums + at);
-    if (length - at > WIDE / 2 * LANES)
-        NAME(add_columns)(numbers + at, mixing, lines, length, WIDE, length - at, sums + at);
-    else if (length > at)
-        NAME(add_columns)(numbers + at, mixing, lines, length, WIDE / 2, length - at, sums + at);
-}
-
-/* Add all folds of one row to its points in two sketches, some of its chunks at a time: these stay in the first
-   cache. */
-static void NAME(fold)(const float *row, const struct tile *tile, float *const sketches[2])
-{
-    float window[WINDOW + WIDE * LANES] = {0};
-    count chunk = tile->chunk, at_once = WINDOW / chunk;
-    for (count first = 0; first < tile->chunks; first += at_once) {
-        count here = tile->chunks - first < at_once ? tile->chunks - first : at_once, numbers = here * chunk;
-        for (count i = 0; i < here; i++)
-            memcpy(window + i * chunk, row + tile->order[first + i] * chunk, sizeof(float) * chunk);
-        const float *mixing = tile->mixing;
-        for (count f = 0; f < tile->many; f++) {
-            struct fold fold = tile->folds[f];
-            count at = first * chunk + fold.offset, line = at / fold.length, along = at % fold.length, done = 0;
-            float *sums = sketches[fold.sketch] + fold.column;
-            if (along) {
-                done = fold.length - along < numbers ? fold.length - along : numbers;
-                NAME(add_lines)(window, mixing + line++, 1, done, sums + along);
+    for (count i = 0; i < n; i++, points += stride) {
+        NAME(wide_lanes) total[4] = {{0}};
+        count at = 0;
+        for (; at + 2 * LANES <= k; at += 2 * LANES)
+            for (int q = 0; q < 4; q++) {
+                NAME(wide_lanes) here = NAME(widened)(points + at + q * LANES / 2);
+                total[q] += here * here;
             }
-            count whole = (numbers - done) / fold.length;
-            NAME(add_lines)(window + done, mixing + line, whole, fold.length, sums);
-            done += whole * fold.length, line += whole;
-            if (done < numbers) NAME(add_lines)(window + done, mixing + line, 1, numbers - done, sums);
-            mixing += fold.lines;
-        }
+        double sum = NAME(wide_sum)((total[0] + total[1]) + (total[2] + total[3]));
+        for (; at < k; at++) sum += (double)points[at] * points[at];
+        out[i] = sum;
     }
 }
 
