@@ -2,8 +2,9 @@
 
 Blocks of 4096 columns are mixed by a randomized Hadamard transform: secret signs, then sums and differences
 of all their numbers, which keeps lengths and spreads every direction over its blocks, whatever columns it was
-made of. The mixed columns get secret signs again and are added up modulo the width of a sketch, in float32.
-Everything is a pure function of the secret seed and the tile, so blocks of rows may arrive in any size.
+made of. The mixed columns get secret signs again, the blocks of a tile a secret order, and all are added up
+modulo the width of a sketch, in float32. Everything is a pure function of the secret seed and the tile, so
+blocks of rows may arrive in any size.
 
 Two sketches share what is mixed. Certificates are measured on the first, unless it would be half as wide as
 the rows: then these are kept. Weights are chosen on the second, which has other signs: they tell nothing of
@@ -35,16 +36,21 @@ WIDTH_MULTIPLE = 256  # widths are multiples of it
 MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
 MAX_TILE_NUMBERS = 2**25
 LINE = 16  # numbers of a cache line
-DEVIATIONS = 5  # so many standard deviations less is a chance below 3e-7 for any one direction
+DEVIATIONS = 5  # so many standard deviations less is a chance below 3e-7
+# However wide a sketch is, a few blocks may be added to one another, each with a chance of a half at most.
+# What 5 deviations of a sketch of so many columns cover is missed with 5e-9 for two blocks, with 1e-7, 3e-7
+# and 9e-8 for three, four and eight.
+MAX_COLUMNS_MET = 6500
 SIGNS_OF_BYTE = np.float32(1) - np.float32(2) * np.unpackbits(
     np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
 )
 
 
 class Tile(NamedTuple):
-    """The secret bits of one tile: signs of its columns before they are mixed and, for each sketch, after."""
+    """The secret numbers of one tile: signs before its columns are mixed and, for each sketch, after that."""
 
     start: int  # its first column
+    places: NDArray[np.intp]  # (blocks,) where each begins once they are in order
     before: Bits
     check: Bits
     choice: Bits
@@ -58,7 +64,7 @@ class Room:
 
 
 class FoldedSketch:
-    """The secret bits of both sketches; `add` adds the numbers of one tile to their points."""
+    """The secret numbers of both sketches; `add` adds the numbers of one tile to their points."""
 
     def __init__(
         self, seed: int, d: int, check_width: int, choice_width: int, widest: int = MAX_TILE_COLUMNS
@@ -73,10 +79,11 @@ class FoldedSketch:
         self.choice_distortion = distortion(self.choice_width)
 
     def tile_at(self, column: int) -> Tile:
-        """The secret bits of the tile that begins at this column."""
+        """The secret numbers of the tile that begins at this column."""
         rng = tile_generator(self._key, column // self.tile)
         before, check, choice = rng.integers(256, size=(3, self.tile // 8), dtype=np.uint8)
-        return Tile(column, before, check, choice)
+        places = column + rng.permutation(self.tile // BLOCK_COLUMNS) * BLOCK_COLUMNS
+        return Tile(column, places, before, check, choice)
 
     def room(self, rows: int) -> Room:
         """Memory for one tile of so many rows."""
@@ -94,7 +101,7 @@ class FoldedSketch:
         sums = [(check, tile.check)] if self.is_folded else []
         sums.append((choice, tile.choice))
         if native.take(rows) and native.take(choice):
-            native.fold(rows, pivot, tile.start, tile.before, kept, sums)
+            native.fold(rows, pivot, tile.places, tile.before, kept, sums)
             return
         given, mixed, width = room.given[: len(rows)], room.mixed[: len(rows)], rows.shape[1]
         given[:, :width], given[:, width:] = rows if pivot is None else rows - pivot, 0
@@ -104,18 +111,17 @@ class FoldedSketch:
         mix(given, mixed)
         for points, bits in sums:
             np.multiply(mixed, signs_of(bits), out=given)
-            for part, into in _lines(tile.start, self.tile, points.shape[1]):
+            for part, into in _lines(tile.places.tolist(), points.shape[1]):
                 points[:, into] += given[:, part]
 
 
 def distortion(width: int) -> float:
-    """A sketch makes a squared length smaller by no more than this, but for a chance below 3e-7.
+    """A sketch makes a squared length smaller by no more than this, but for a chance below 1e-6.
 
-    Of a direction that is spread over the columns it meets, the squared length varies by sqrt(2/k), as in a
-    Gaussian sketch of k columns. Here these are as many as the sketch has, but no more than a block has: the
-    blocks of one direction may all be added to one another.
+    Of a direction that is spread over the columns it meets the squared length varies by sqrt(2/k), as in a
+    Gaussian sketch of k columns; if its m blocks are all added to one another, by sqrt((1 − 1/m)·2/4096).
     """
-    return DEVIATIONS * math.sqrt(2 / min(width, BLOCK_COLUMNS))
+    return DEVIATIONS * math.sqrt(2 / min(width, MAX_COLUMNS_MET))
 
 
 def rounded_up(width: int) -> int:
@@ -158,14 +164,16 @@ def hadamard() -> Points:
     return np.asarray(matrix / np.float32(math.sqrt(SIDE)))
 
 
-def _lines(start: int, columns: int, width: int) -> list[tuple[slice, slice]]:
-    """Which of so many columns from `start` on are added to which of a sketch."""
-    lines, at = [], 0
-    while at < columns:
-        into = (start + at) % width
-        here = min(columns - at, width - into)
-        lines.append((slice(at, at + here), slice(into, into + here)))
-        at += here
+def _lines(places: list[int], width: int) -> list[tuple[slice, slice]]:
+    """Which mixed columns are added to which of a sketch."""
+    lines = []
+    for block, place in enumerate(places):
+        done = 0
+        while done < BLOCK_COLUMNS:
+            into = (place + done) % width
+            here, at = min(BLOCK_COLUMNS - done, width - into), block * BLOCK_COLUMNS + done
+            lines.append((slice(at, at + here), slice(into, into + here)))
+            done += here
     return lines
 
 

@@ -31,7 +31,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "wide_gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "fold": [
-        *(_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _COUNT),
+        *(_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT),
         *[_ADDRESS, _ADDRESS, _COUNT, _COUNT] * 2,
     ],
     "squares": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS],
@@ -103,15 +103,15 @@ def take(rows: NDArray[Any]) -> bool:
 def fold(
     rows: Floats,
     pivot: Floats | None,
-    at: int,
+    places: NDArray[np.intp],
     before: Bits,
     kept: Floats | None,
     sums: Sequence[tuple[Floats, Bits]],
 ) -> None:
     """Mix (r, b) rows, measured from a pivot, and add them to the (r, k) points of one or two sketches.
 
-    Column `at` of all is the first. Signs are those before and, for each sketch, after they are mixed. What
-    is mixed is written into `kept` too.
+    Each block of them begins at its place, modulo the width of a sketch. Signs are those before and, for each
+    sketch, after they are mixed. What is mixed is written into `kept` too.
     """
     given = rows.ctypes.data, rows.strides[0] // 4, *rows.shape, None if pivot is None else pivot.ctypes.data
     keeping = (None, 0) if kept is None else (kept.ctypes.data, kept.strides[0] // 4)
@@ -120,7 +120,7 @@ def fold(
         for points, bits in sums
     ]
     into += [(None, None, 0, 0)] * (2 - len(into))
-    _used().fold(*given, at, before.ctypes.data, *keeping, *chain.from_iterable(into))
+    _used().fold(*given, places.ctypes.data, before.ctypes.data, *keeping, *chain.from_iterable(into))
 
 
 def squared_lengths(points: Floats) -> NDArray[np.float64]:
