@@ -61,16 +61,16 @@ def _infinite(dtype):
 
 
 @constexpr_function
-def _loaded(to, place, first, second, dtype, pairs, together):
+def _loaded(to, address, first, second, dtype, pairs, together):
     """The instructions that load a row's number, or a pair; 0 where a predicate does not hold."""
     if pairs and together:
-        return [f"mov.b32 {to}, 0; @{first} ld.global.b32 {to}, [{place}];"]
+        return [f"mov.b32 {to}, 0; @{first} ld.global.b32 {to}, [{address}];"]
     size, number = dtype.primitive_bitwidth // 8, _number(dtype)
     if size > 2:
-        return [f"mov.{number} {to}, {_zero(number)}; @{first} ld.global.{number} {to}, [{place}];"]
-    lines = [f"mov.b16 low, 0; @{first} ld.global.b16 low, [{place}];"]
+        return [f"mov.{number} {to}, {_zero(number)}; @{first} ld.global.{number} {to}, [{address}];"]
+    lines = [f"mov.b16 low, 0; @{first} ld.global.b16 low, [{address}];"]
     if pairs:
-        lines += [f"mov.b16 high, 0; @{second} ld.global.b16 high, [{place}+2];"]
+        lines += [f"mov.b16 high, 0; @{second} ld.global.b16 high, [{address}+2];"]
         return [*lines, f"mov.b32 {to}, {{low, high}};"]
     return [*lines, f"cvt.f32.f16 {to}, low;" if dtype.name == "fp16" else f"mov.b32 {to}, {{nought, low}};"]
 
@@ -98,11 +98,11 @@ def _summed(held, weight, dtype, pairs):
 
 
 @constexpr_function
-def _others(table, weights, m, n, dtype, pairs, together):
+def _others(rows, weights, m, n, dtype, pairs, together):
     """The instructions that sum up rows n to m too."""
     size = 8 if dtype.name == "fp64" else 4
     lines = [f"mov.b32 k, {n}; others: setp.ge.s32 p, k, {m}; @p bra summed;"]
-    lines += [f"mul.wide.s32 base, k, 8; add.s64 base, base, {table};"]
+    lines += [f"mul.wide.s32 base, k, 8; add.s64 base, base, {rows};"]
     for i in range(LOADED_AT_ONCE):
         lines += [f"add.s32 line, k, {i}; setp.lt.and.s32 p, line, {m}, inside0;"]
         lines += [f"@p ld.global.b64 at, [base+{8 * i}]; add.s64 at, at, offset;"]
@@ -206,7 +206,7 @@ def _program(lines, least, kind, dtype, sorted_dtype, pairs, together):
     """
     number, size, columns = _number(dtype), 8 if dtype.name == "fp64" else 4, 1 + pairs
     held = "b32" if pairs else number
-    table, weights, column, left, m, n, f = (f"${3 * columns + i}" for i in range(7))
+    rows, weights, column, left, m, n, f = (f"${3 * columns + i}" for i in range(7))
     text = [
         "{ .reg .pred p, q, moves, inside0, inside1; .reg .b16 low, high, nought;",
         ".reg .b32 k, line, bit, bits, below, first, after; .reg .b64 at, base, offset, kept;",
@@ -219,17 +219,17 @@ def _program(lines, least, kind, dtype, sorted_dtype, pairs, together):
     for i in range(lines):
         inside = "inside0", "inside1"
         if i < lines - PADDING:
-            text += [f"ld.global.b64 at, [{table}+{8 * i}]; add.s64 at, at, offset;"]
+            text += [f"ld.global.b64 at, [{rows}+{8 * i}]; add.s64 at, at, offset;"]
         else:
             inside = "p", "q"
             text += [f"setp.gt.and.s32 p, {n}, {i}, inside0; setp.gt.and.s32 q, {n}, {i}, inside1;"]
-            text += [f"@p ld.global.b64 at, [{table}+{8 * i}]; add.s64 at, at, offset;"]
+            text += [f"@p ld.global.b64 at, [{rows}+{8 * i}]; add.s64 at, at, offset;"]
         text += _loaded(f"v{i}", "at", *inside, dtype, pairs, together)
     for j in range(columns):
         text += [f"mov.{number} total{j}, {_zero(number)}; mov.{number} plain{j}, {_zero(number)};"]
     for i in range(lines):
         text += _summed(f"v{i}", f"{weights}+{size * i}", dtype, pairs)
-    text += _others(table, weights, m, n, dtype, pairs, together)
+    text += _others(rows, weights, m, n, dtype, pairs, together)
     # As many numbers below as above all others: then the median's place is known.
     text += [f"sub.s32 below, {lines}, {n}; shr.s32 below, below, 1; add.s32 k, {n}, below;"]
     negative, positive = _infinite(sorted_dtype)
@@ -246,8 +246,8 @@ def _program(lines, least, kind, dtype, sorted_dtype, pairs, together):
             text += _mean_around(lines, least, j, dtype, pairs)
         text += [f"mov.{number} answer{j}, centre;"]
     for j in range(columns):  # last: an answer may be where an operand was
-        found = f"answer{j}", f"total{j}", f"plain{j}"
-        text += [f"mov.{number} ${3 * j + i}, {each};" for i, each in enumerate(found)]
+        results = f"answer{j}", f"total{j}", f"plain{j}"
+        text += [f"mov.{number} ${3 * j + i}, {each};" for i, each in enumerate(results)]
     return " ".join([*text, "}"])
 
 
@@ -259,7 +259,7 @@ def _operands(dtype, pairs):
 
 
 @constexpr_function
-def _found(number, pairs):
+def _types(number, pairs):
     return (number,) * (3 * (1 + pairs))
 
 
@@ -274,17 +274,17 @@ def network_sorted(rows, weights, column, left, m, n, f, KIND: tl.constexpr, LEA
     """
     PAIRS: tl.constexpr = SORTED.primitive_bitwidth == 16
     wide, narrow = tl.zeros((THREADS,), tl.int64), tl.zeros((THREADS,), tl.int32)
-    found = tl.inline_asm_elementwise(
+    results = tl.inline_asm_elementwise(
         _program(LINES, LEAST, KIND, DTYPE, SORTED, PAIRS, TOGETHER), _operands(DTYPE, PAIRS),
         (wide + rows.to(tl.int64), wide + weights.to(tl.int64), column, left,
          narrow + m, narrow + n, narrow + f),
-        _found(FLOAT, PAIRS), False, 1,
+        _types(FLOAT, PAIRS), False, 1,
     )  # fmt: skip
     if PAIRS:
         return (
-            tl.interleave(found[0], found[3]),
-            tl.interleave(found[1], found[4]),
-            tl.interleave(found[2], found[5]),
+            tl.interleave(results[0], results[3]),
+            tl.interleave(results[1], results[4]),
+            tl.interleave(results[2], results[5]),
         )
     else:
-        return found
+        return results
