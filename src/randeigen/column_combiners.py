@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -21,7 +22,7 @@ from randeigen.backend.chunking import (
     narrower,
     parallel_map,
 )
-from randeigen.backend.device_blocks import InRegisters, MergedColumns, as_matrix, is_matrix, takes
+from randeigen.backend.device_blocks import BegunColumns, InRegisters, as_matrix, is_matrix, takes
 from randeigen.combine import (
     RowSizes,
     WeightedSum,
@@ -50,42 +51,66 @@ MIN_BATCHED_ROWS = 3  # rows: fewer have no pivot between them
 CHUNK_PIVOT_KEY = 2**63  # no chunk begins at this column, so no other random numbers have this key
 
 
-def merge_columns(
-    rows: Rows,
-    weights: Weights,
-    usable: Mask,
-    combiner: Combiner,
-    scale: float = 1.0,
-    progress: Progress | None = None,
-    unmeasured: bool = False,
-    size: RowSizes | None = None,
-    to_mean: DistanceToMean | None = None,
-) -> tuple[Any, float]:
+class Merging:
     """What `combiner` makes of every block of usable rows, and how far the whole is from scale · Σ wᵢ xᵢ.
 
     That distance is 0 where the rows are `unmeasured`: then there is no such mean to be far from. `to_mean`
-    is told of every block.
+    is told of every block. Once it has begun, a GPU works while the host does something else.
     """
-    answer, weighted_sum = rows.answer(), WeightedSum(weights * scale, usable, size)
-    alive, distance, cast_error = np.flatnonzero(usable).tolist(), 0.0, 0.0
-    # Where rows are left out, the others are copied, and no copy may be large.
-    multiple = combiner.block_multiple
-    copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
-    with np.errstate(all="ignore"):
+
+    def __init__(
+        self,
+        rows: Rows,
+        weights: Weights,
+        usable: Mask,
+        combiner: Combiner,
+        scale: float = 1.0,
+        progress: Progress | None = None,
+        unmeasured: bool = False,
+        size: RowSizes | None = None,
+        to_mean: DistanceToMean | None = None,
+    ) -> None:
+        self._rows, self._weights, self._usable, self._combiner = rows, weights, usable, combiner
+        self._sum = WeightedSum(weights * scale, usable, size)
+        self._progress, self._unmeasured, self._to_mean = progress, unmeasured, to_mean
+        self._answer: tuple[Any, float] | None = None
+        self._steps = self._merge()
+
+    def begin(self) -> None:
+        """Go on to where the host would wait for a GPU, or to the end."""
+        with np.errstate(all="ignore"):
+            next(self._steps, None)
+
+    def finish(self) -> tuple[Any, float, float | None]:
+        """The answer, that distance, and the distance to the plain mean if it was asked for."""
+        while self._answer is None:
+            self.begin()
+        return (*self._answer, self._to_mean.distance if self._to_mean else None)
+
+    def _merge(self) -> Iterator[None]:
+        """Yields wherever a GPU has begun with a block."""
+        rows, usable, combiner, to_mean = self._rows, self._usable, self._combiner, self._to_mean
+        answer, alive, distance, cast_error = rows.answer(), np.flatnonzero(usable).tolist(), 0.0, 0.0
+        # Where rows are left out, the others are copied, and no copy may be large.
+        multiple = combiner.block_multiple
+        copied = max(MAX_COPY_BYTES // (8 * rows.n) // multiple, 1) * multiple
         for columns, block in host_blocks(rows):
             on_gpu = _is_on_gpu(combiner, block)
             as_it_lies = on_gpu or (usable.all() and is_matrix(block))
             for part, narrow in narrower(columns, block, MAX_BLOCK_COLUMNS if as_it_lies else copied):
                 out = answer.memory_for(part, narrow) if on_gpu else None
-                if fused := _in_registers(combiner, narrow, alive, weighted_sum, unmeasured, out):
+                begun = _in_registers(combiner, narrow, alive, self._sum, self._unmeasured, out)
+                if begun:
+                    yield
+                if begun and (fused := begun()):
                     cast = fused.cast_error if fused.answer is None else answer.write(part, fused.answer)
                     cast_error = math.hypot(cast_error, cast)
                     distance = math.hypot(distance, fused.from_sum)
                     if to_mean:
                         to_mean.add_known(fused.from_mean)
                     continue
-                total = weighted_sum(narrow)
-                if unmeasured:
+                total = self._sum(narrow)
+                if self._unmeasured:
                     need_full_pass_if_hostile(total, narrow)
                 narrow = as_matrix(narrow)
                 narrow = narrow if usable.all() else narrow[alive]
@@ -95,11 +120,12 @@ def merge_columns(
                 if to_mean:
                     to_mean.add(merged, narrow)
                 cast_error = math.hypot(cast_error, answer.write(part, merged))
-                if not unmeasured:
+                if not self._unmeasured:
                     distance = math.hypot(distance, apart(merged, total))
-            if progress:
-                progress("merging", columns.stop, rows.d)
-    return answer.finish(weights), 0.0 if unmeasured else distance + weighted_sum.rounding_error(cast_error)
+            if self._progress:
+                self._progress("merging", columns.stop, rows.d)
+        away = 0.0 if self._unmeasured else distance + self._sum.rounding_error(cast_error)
+        self._answer = answer.finish(self._weights), away
 
 
 def _is_on_gpu(combiner: Combiner, block: Block) -> bool:
@@ -113,15 +139,15 @@ def _has_kernel(kind: type) -> bool:
 
 def _in_registers(
     combiner: Combiner, block: Block, alive: list[int], weighted_sum: WeightedSum, unmeasured: bool, out: Any
-) -> MergedColumns | None:
-    """The answer of a GPU's kernel, which sums up in float32 on the way; None if that will not do."""
+) -> BegunColumns | None:
+    """What a GPU's kernel has begun, which sums up in float32 on the way; None if that will not do."""
     if not _is_on_gpu(combiner, block) or weighted_sum.in_float64(block):
         return None
     if unmeasured and block.dtype.itemsize == 8:  # all of its numbers must be seen
         return None
     kernel: Any = combiner
-    merged: MergedColumns | None = kernel.in_registers(block, alive, weighted_sum.weights, out)
-    return merged
+    begun: BegunColumns | None = kernel.in_registers(block, alive, weighted_sum.weights, out)
+    return begun
 
 
 def _merged_small(combiner: Combiner, columns: slice, block: Block) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from randeigen.backend.batched import RoundsAhead
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.certificate import certify, cut_together, distance_to_mean, on_all_rows
-from randeigen.column_combiners import DistanceToMean, as_combiner, merge_columns
+from randeigen.column_combiners import DistanceToMean, Merging, as_combiner
 from randeigen.combine import NeedsFullPass, RowSizes, combine
 from randeigen.errors import BadFraction, BadParameter, BadRows
 from randeigen.geometry import measure
@@ -40,7 +40,6 @@ from randeigen.types import (
     Progress,
     Rows,
     Statistic,
-    Verdict,
 )
 
 
@@ -88,7 +87,10 @@ def run(source: Source, rule: Rule, options: Options) -> Aggregate:
         if claims is not None:
             prior, on_claims = prior_weights_of(claims[index], options.cap, assumed.f)
             cloud, notes = cloud.with_prior_weights(prior), (*notes, *on_claims)
-        judgement = judge(cloud, rule, index, assumed, coins_for(rule, seed))
+        judgement = judge(cloud, rule, index, assumed, coins_for(rule, seed), certificate=False)
+        if isinstance(source, StreamedRows):
+            source.begin(judgement, usable, options.progress)
+        judgement = _certified(judgement)
         verdict, by_column = judgement.verdict, judgement.decision.combine is not None
         groups = [] if by_column else cut_together(cloud, verdict.weights, assumed.certified)
         between = distance_to_mean(cloud, verdict.weights, verdict.scale)
@@ -156,9 +158,9 @@ def judge(
         verdict = decision.verdict
         if verdict is None:
             verdict = reference_verdict(decision, geometry, f, rng)
-        bound = _certified(geometry, verdict, f, assumed.certified) if certificate else None
-    notes = _on_tolerance(assumed, f, geometry.n)
-    return Judgement(decision, verdict, geometry, f, assumed.certified, bound, notes)
+        notes = _on_tolerance(assumed, f, geometry.n)
+        judgement = Judgement(decision, verdict, geometry, f, assumed.certified, None, notes)
+        return _certified(judgement) if certificate else judgement
 
 
 def _decide(
@@ -174,13 +176,15 @@ def _decide(
     return rule.decide(geometry, 0, rng), 0
 
 
-def _certified(geometry: Geometry, verdict: Verdict, f: int, corrupt: int) -> float:
-    """The bound for `corrupt` rows on a verdict that a rule came to with f; inf if they are half or more."""
+def _certified(judgement: Judgement) -> Judgement:
+    """With the bound for all rows that may be corrupt on what a rule came to with f; inf for half or more."""
+    geometry, verdict, corrupt = judgement.geometry, judgement.verdict, judgement.certified
     if corrupt > 0 and 2 * corrupt >= geometry.n:
-        return math.inf
-    known = verdict.bounds and corrupt == f and not geometry.distortion  # a sketch's own are estimates
+        return judgement._replace(bias_bound=math.inf)
+    # A sketch's own bounds are estimates.
+    known = verdict.bounds and corrupt == judgement.f and not geometry.distortion
     bound = verdict.bounds[verdict.answer_round] if known else certify(geometry, verdict.weights, corrupt)
-    return bound * verdict.scale if math.isfinite(bound) else math.inf
+    return judgement._replace(bias_bound=bound * verdict.scale if math.isfinite(bound) else math.inf)
 
 
 def _on_tolerance(assumed: Assumed, f: int, n: int) -> tuple[str, ...]:
@@ -208,6 +212,7 @@ class StreamedRows:
         """`ahead`: rounds that will be asked for, if it is known."""
         self._rows, self._ahead = rows, ahead
         self._unmeasured = False
+        self._begun: Merging | None = None
         self.n = rows.n
         self.carries = rows.carries
         self.unusable: Mapping[int, str] = rows.unusable
@@ -230,24 +235,37 @@ class StreamedRows:
         geometry, self.unusable = measure(self._rows, kind, seed, progress, want, self._ahead)
         return geometry
 
+    def begin(self, judgement: Judgement, usable: Mask, progress: Progress | None) -> None:
+        """Where a GPU combines columns let it begin, before the certificate: it needs nothing of that."""
+        if judgement.decision.combine is not None and not self._rows.on_host:
+            self._begun = self._merge(judgement, usable, progress, True)
+            self._begun.begin()
+
     def combine(self, judgement: Judgement, usable: Mask, progress: Progress | None = None) -> Combined:
         """Pass 2: the weighted mean, or what the decision's combiner makes of the columns."""
-        verdict, plan = judgement.verdict, judgement.decision.combine
-        weights = verdict.weights
+        if judgement.decision.combine is None:
+            (weights, size), scale = self._weighted(judgement, usable), judgement.verdict.scale
+            mean, away = combine(self._rows, weights, usable, scale, progress, self._unmeasured, size)
+            # Without corrupt rows nothing was moved; but what is stretched may end at the largest number.
+            return Combined(mean, away if judgement.certified or scale > 1 else 0.0)
+        merging = self._begun or self._merge(judgement, usable, progress, judgement.bias_bound is not None)
+        return Combined(*merging.finish())
+
+    def _merge(self, judgement: Judgement, usable: Mask, progress: Progress | None, to_mean: bool) -> Merging:
+        (weights, size), plan = self._weighted(judgement, usable), judgement.decision.combine
+        assert plan is not None
+        return Merging(
+            self._rows, weights, usable, as_combiner(plan), judgement.verdict.scale, progress,
+            self._unmeasured, size if judgement.certified else None, DistanceToMean() if to_mean else None,
+        )  # fmt: skip
+
+    def _weighted(self, judgement: Judgement, usable: Mask) -> tuple[Array, RowSizes | None]:
+        """(n,) the weights of all rows, and how large those are that have some."""
+        weights = of_usable = judgement.verdict.weights
         if weights.size < self.n:
             weights = np.zeros(self.n)
-            weights[usable] = verdict.weights
-        size = RowSizes.of(judgement.geometry, verdict.weights)
-        if plan is None:
-            mean, away = combine(self._rows, weights, usable, verdict.scale, progress, self._unmeasured, size)
-            # Without corrupt rows nothing was moved; but what is stretched may end at the largest number.
-            return Combined(mean, away if judgement.certified or verdict.scale > 1 else 0.0)
-        to_mean = None if judgement.bias_bound is None else DistanceToMean()
-        mean, away = merge_columns(
-            self._rows, weights, usable, as_combiner(plan), verdict.scale, progress, self._unmeasured,
-            size if judgement.certified else None, to_mean,
-        )  # fmt: skip
-        return Combined(mean, away, None if to_mean is None else to_mean.distance)
+            weights[usable] = of_usable
+        return weights, RowSizes.of(judgement.geometry, of_usable)
 
     def changed(self) -> Sequence[int]:
         """Files that were rewritten since they were opened."""

@@ -98,7 +98,7 @@ def test_every_form_has_the_answer_of_the_matrix(dtype: str, form: str, offset: 
     ("dtype", "n"),
     [("float32", n) for n in (5, 33, 64, 65, 130)]
     + [(other, n) for other in OTHERS for n in (10, 130)]
-    + [("bfloat16", 50), ("float16", 63)],
+    + [("bfloat16", 50), ("float16", 63), ("bfloat16", 200), ("float32", 250)],
 )
 @pytest.mark.parametrize(
     "rule",

@@ -155,6 +155,23 @@ def test_bulyan_picks_the_same_rows(kind: str, n: int) -> None:
     np.testing.assert_array_equal(picked[0].weights, picked[1].weights)
 
 
+@pytest.mark.parametrize("n", [50, 200])
+def test_a_gpu_begins_with_columns_before_the_certificate(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from randeigen import pipeline
+    from randeigen.backend.cuda import columns
+
+    rows, calls = torch.from_numpy(cloud("round", n)).cuda(), list[str]()
+
+    def noted(module: Any, name: str) -> None:
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given: [calls.append(name), function(*given)][1])
+
+    noted(columns, "merge_columns_into")
+    noted(pipeline, "certify")
+    randeigen.aggregate(rows, rule=Bulyan(0.1))
+    assert calls == ["merge_columns_into", "certify"]
+
+
 @pytest.mark.parametrize("n", [15, 32, 50, 64, 65, 128, 129, 200, 256])
 @pytest.mark.parametrize("kind", ["round", "shifted", "far out", "of many sizes"])
 def test_the_kernel_itself_picks_where_no_two_rows_are_as_good(kind: str, n: int) -> None:

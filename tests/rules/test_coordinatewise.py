@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import randeigen
-from randeigen import BadFraction, TooManyCorrupt, aggregate
+from randeigen import BadFraction, TooManyCorrupt, aggregate, column_combiners
+from randeigen.rows import as_rows
 from randeigen.rules import RandEigen
-from randeigen.rules._sorted_columns import SortedColumns, mean_of_nearest
+from randeigen.rules._sorted_columns import SortedColumns, mean_of_nearest, median
 from randeigen.rules.coordinatewise import MeaMed, Median, Phocas, TrimmedMean
 from randeigen.rules.krum import Bulyan
 
@@ -269,3 +270,20 @@ def test_rules_are_values() -> None:
         Median(eps=0.5)
     with pytest.raises(randeigen.BadFraction):
         MeaMed()
+
+
+def test_columns_that_a_gpu_has_begun_with_are_awaited_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, awaited = np.random.default_rng(0).standard_normal((9, 40)), list[bool]()
+    # None: the kernel's sums have overflowed, and the columns are merged without it.
+    monkeypatch.setattr(column_combiners, "_in_registers", lambda *given: lambda: awaited.append(True))
+    merging = column_combiners.Merging(
+        as_rows(rows), np.full(9, 1 / 9), np.ones(9, bool), SortedColumns(median),
+        to_mean=column_combiners.DistanceToMean(),
+    )  # fmt: skip
+    merging.begin()
+    assert not awaited
+    answer, away, to_mean = merging.finish()
+    assert awaited == [True]
+    np.testing.assert_array_equal(answer, np.median(rows, axis=0))
+    assert to_mean == pytest.approx(np.linalg.norm(answer - rows.mean(axis=0)))
+    assert away == pytest.approx(to_mean)

@@ -6,10 +6,10 @@ Kernels read both where they are. For all else `as_matrix` casts a block, or lay
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,14 +185,18 @@ class MergedColumns(NamedTuple):
     cast_error: float  # how far the dtype of the place where it was written has moved it
 
 
+BegunColumns: TypeAlias = Callable[[], MergedColumns | None]  # waits; None where sums have overflowed
+
+
 @runtime_checkable
 class InRegisters(Protocol):
     """A combiner that a GPU can run on rows where they lie, each column in registers."""
 
     def in_registers(
         self, block: Block, usable: Sequence[int], weights: Array, out: Any
-    ) -> MergedColumns | None:
-        """The answer for a block of all rows, `weights` being theirs; None where that cannot be done.
+    ) -> BegunColumns | None:
+        """What waits for the answer for a block of all rows, `weights` being theirs.
 
-        It is written to `out` if that is given: memory for it, or for a block of leaves a list.
+        None where that cannot be done. It is written to `out` if that is given: memory for it, or for a block
+        of leaves a list.
         """

@@ -21,7 +21,7 @@ from randeigen.backend.chunking import (
     STRIPS_PER_THREAD,
     parallel_map,
 )
-from randeigen.backend.device_blocks import MergedColumns, empty_leaves, takes
+from randeigen.backend.device_blocks import BegunColumns, MergedColumns, empty_leaves, takes
 from randeigen.types import Array, Block
 
 Sorted = Any  # (s, n) array or tensor, each line a column in ascending order; may be written to
@@ -42,8 +42,8 @@ class SortedColumns:
 
     def in_registers(
         self, block: Block, usable: Sequence[int], weights: Array, out: Any
-    ) -> MergedColumns | None:
-        """By the kernel, if there is one; None where sums overflow."""
+    ) -> BegunColumns | None:
+        """By the kernel, if there is one."""
         rows = list(usable) if self.rows is None else [usable[i] for i in self.rows]
         if self.kind is None or not takes(block):
             return None
@@ -55,10 +55,14 @@ class SortedColumns:
         counted[usable] = weights[usable]
         answers = empty_leaves(block, False) if out is None else out if isinstance(out, list) else [out]
         events = merge_columns_into(answers, block, self.kind, self.f, rows, counted)
-        overflowed, *squares = events.tolist()
-        if overflowed or not math.isfinite(sum(squares)):
-            return None
-        return MergedColumns(joined(answers) if out is None else None, *map(math.sqrt, squares))
+
+        def waited_for() -> MergedColumns | None:
+            overflowed, *squares = events.tolist()
+            if overflowed or not math.isfinite(sum(squares)):
+                return None
+            return MergedColumns(joined(answers) if out is None else None, *map(math.sqrt, squares))
+
+        return waited_for
 
 
 def median(lines: Sorted) -> Any:

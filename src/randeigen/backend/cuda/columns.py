@@ -12,9 +12,8 @@ import numpy as np
 from randeigen.backend.cuda.bisection import bisected
 from randeigen.backend.cuda.gram import triton_dtype
 from randeigen.backend.cuda.language import Launch, jit, tl, triton
-from randeigen.backend.cuda.sorting_network import PADDING, network_sorted
+from randeigen.backend.cuda.sorting_network import network_sorted
 from randeigen.backend.cuda.tables import (
-    VECTOR_BYTES,
     addresses,
     alignment,
     lengths_of,
@@ -33,7 +32,8 @@ LOWEST_BIT = {
     "bfloat16": 16,
 }  # that a number of this dtype has set
 MAX_ROWS = 1024  # rows: the columns of more do not fit the registers of a program
-NETWORK_ROWS = 64  # rows up to which a column is sorted in the registers of one thread
+# Rows up to which a column is sorted in the registers of one thread, by the bytes of a number.
+NETWORK_ROWS = {8: 64, 4: 208, 2: 208}
 
 
 class Shape(NamedTuple):
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 def shape_for(n: int, network: bool, pairs: bool = False) -> Shape:
     """What was fastest on an H200."""
     if network:
-        return Shape(max(8, -(-n // 8) * 8), 256 if pairs else 128, 4, 8)
+        return Shape(max(8, -(-n // 8) * 8), 256 if pairs else 128, 4, 16)
     lines = max(64, triton.next_power_of_2(n))
     return Shape(lines, 32, lines // 64, 16)
 
@@ -73,7 +73,7 @@ def merge_columns_into(
 
     n, wide = len(chosen), block.dtype.itemsize == 8
     if network is None:
-        network = n <= NETWORK_ROWS
+        network = n <= NETWORK_ROWS[block.dtype.itemsize]
     pairs = network and block.dtype.itemsize == 2 and sorts_pairs(block.device)
     shape = shape or shape_for(n, network, pairs)
     order = [*chosen, *sorted(set(np.flatnonzero(~np.isnan(weights)).tolist()) - set(chosen))]
@@ -95,8 +95,8 @@ def merge_columns_into(
         {"DTYPE": dtype, "OUT": triton_dtype(answers[0].dtype), "ALIGN": align,
          "FLOAT": working, "INT": tl.int64 if wide else tl.int32,
          "BITS": 64 if wide else 32, "LOW": LOWEST_BIT[str(block.dtype).removeprefix("torch.")],
-         "KIND": KINDS.index(kind), "SORTED": dtype if pairs else working,
-         "PAIRS": pairs and align == VECTOR_BYTES, "NETWORK": network,
+         "KIND": KINDS.index(kind), "LEAST": (n - f) // 8 * 8 if network and "around" in kind else 0,
+         "SORTED": dtype if pairs else working, "NETWORK": network,
          "LINES": shape.lines, "COLUMNS": shape.columns},
         num_warps=shape.warps,
     )  # fmt: skip
@@ -111,7 +111,7 @@ def merge_columns_into(
 def _columns_kernel(
     weights, pointers, lengths, steps_before, outputs, events, leaves, m, n, f,
     DTYPE: tl.constexpr, OUT: tl.constexpr, ALIGN: tl.constexpr, FLOAT: tl.constexpr, INT: tl.constexpr,
-    BITS: tl.constexpr, LOW: tl.constexpr, KIND: tl.constexpr, SORTED: tl.constexpr, PAIRS: tl.constexpr,
+    BITS: tl.constexpr, LOW: tl.constexpr, KIND: tl.constexpr, LEAST: tl.constexpr, SORTED: tl.constexpr,
     NETWORK: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -126,53 +126,29 @@ def _columns_kernel(
         first = (program + programs - tl.load(steps_before + leaf) % programs) % programs * COLUMNS
         out = tl.multiple_of(tl.load(outputs + leaf).to(tl.pointer_type(OUT)), ALIGN)
         rows = pointers + leaf * m
-        readable = length
-        if PAIRS:  # where the last column is alone, what shares its four bytes is read too
-            readable = (length + 1) // 2 * 2
         for start in range(first, length, programs.to(tl.int64) * COLUMNS):
             c = start + tl.arange(0, COLUMNS)
-            inside, within = c < length, c < readable
-            total = tl.zeros((COLUMNS,), FLOAT)
-            plain = tl.zeros((COLUMNS,), FLOAT)
+            inside = c < length
             if NETWORK:
-                # All loads come before anything waits for one of them.
-                numbers, values = (), ()
-                for i in tl.static_range(LINES):
-                    if i < LINES - PADDING:
-                        row = tl.multiple_of(tl.load(rows + i).to(tl.pointer_type(DTYPE)), ALIGN)
-                        x = tl.load(row + c, mask=within, other=0.0)
-                    else:
-                        to = tl.load(rows + i, mask=i < n, other=0)
-                        row = tl.multiple_of(to.to(tl.pointer_type(DTYPE)), ALIGN)
-                        x = tl.load(row + c, mask=within & (i < n), other=0.0)
-                    numbers = numbers + (x,)  # type: ignore[assignment]  # noqa: RUF005
-                for i in tl.static_range(LINES):
-                    x = numbers[i].to(FLOAT)
-                    plain += x
-                    if i < LINES - PADDING:
-                        total += tl.load(weights + i).to(FLOAT) * x
-                        x = numbers[i]
-                    else:
-                        total += tl.load(weights + i, mask=i < n, other=0.0).to(FLOAT) * x
-                        # As many numbers below as above all others: then the median's place is known.
-                        nothing = tl.where(i < n + (LINES - n) // 2, float("-inf"), float("inf"))
-                        x = tl.where(i < n, x, nothing)
-                    values = values + (x.to(SORTED),)  # noqa: RUF005
-                answer = network_sorted(
-                    values, weights + m, n, f, KIND, FLOAT, SORTED, LINES, COLUMNS
+                WIDE: tl.constexpr = 2 if SORTED.primitive_bitwidth == 16 else 1
+                column = start + tl.arange(0, COLUMNS // WIDE) * WIDE
+                left = tl.minimum(length - column, WIDE).to(tl.int32)
+                answer, total, plain = network_sorted(
+                    rows, weights, column, left, m, n, f, KIND, LEAST, DTYPE, SORTED, FLOAT, ALIGN > 2, LINES,
+                    COLUMNS // WIDE,
                 )  # fmt: skip
             else:
                 at = tl.load(rows + line, mask=line < n, other=0).to(tl.pointer_type(DTYPE))
                 x = tl.load(at[:, None] + c[None, :], mask=live & inside[None, :], other=0.0).to(FLOAT)
                 w = tl.load(weights + line, mask=line < n, other=0.0).to(FLOAT)
-                total += tl.sum(x * w[:, None], 0)
-                plain += tl.sum(x, 0)
+                total = tl.sum(x * w[:, None], 0)
+                plain = tl.sum(x, 0)
                 answer = bisected(x, live, n, f, KIND, FLOAT, INT, BITS, LOW, COLUMNS)
-            for k in range(n, m):  # rows that take no part but in the sums
-                other = tl.multiple_of(tl.load(rows + k).to(tl.pointer_type(DTYPE)), ALIGN)
-                y = tl.load(other + c, mask=within, other=0.0).to(FLOAT)
-                total += tl.load(weights + k).to(FLOAT) * y
-                plain += y
+                for k in range(n, m):  # rows that take no part but in the sums
+                    other = tl.multiple_of(tl.load(rows + k).to(tl.pointer_type(DTYPE)), ALIGN)
+                    y = tl.load(other + c, mask=inside, other=0.0).to(FLOAT)
+                    total += tl.load(weights + k).to(FLOAT) * y
+                    plain += y
             stored = answer.to(OUT)
             tl.store(out + c, stored, mask=inside)
             overflowed += (inside & ~(tl.abs(stored.to(FLOAT)) < float("inf"))).to(tl.int32)
