@@ -125,15 +125,15 @@ def test_tiles_and_sketches_have_signs_of_their_own() -> None:
 @pytest.mark.parametrize("width", [4096, 5632])
 def test_blocks_have_secret_places_and_are_added_up_modulo_the_width(width: int) -> None:
     sketch = FoldedSketch(3, 8 * BLOCK, width, 2048, 2**14)
-    places = np.concatenate([sketch.tile_at(start).places for start in (0, sketch.tile)])
-    assert sorted(places) == list(range(0, 8 * BLOCK, BLOCK))
-    assert sorted(places) != list(places)
+    starts = np.concatenate([sketch.tile_at(start).starts for start in (0, sketch.tile)])
+    assert sorted(starts) == list(range(0, 8 * BLOCK, BLOCK))
+    assert sorted(starts) != list(starts)
     for block in range(8):
         row = np.zeros((1, 8 * BLOCK))
         row[0, block * BLOCK + 7] = 1
         check, choice = sketches(row, sketch)
         expected = np.zeros(width)
-        expected[np.arange(places[block], places[block] + BLOCK) % width] = 1 / 64
+        expected[np.arange(starts[block], starts[block] + BLOCK) % width] = 1 / 64
         np.testing.assert_array_equal(abs(check[0]), expected)
         assert set(np.round(abs(choice[0]) * 64)) == {0, 2}  # two halves of a block on one another
 

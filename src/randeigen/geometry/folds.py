@@ -50,7 +50,7 @@ class Tile(NamedTuple):
     """The secret numbers of one tile: signs before its columns are mixed and, for each sketch, after that."""
 
     start: int  # its first column
-    places: NDArray[np.intp]  # (blocks,) where each begins once they are in order
+    starts: NDArray[np.intp]  # (blocks,) where each begins once they are in order
     before: Bits
     check: Bits
     choice: Bits
@@ -82,8 +82,8 @@ class FoldedSketch:
         """The secret numbers of the tile that begins at this column."""
         rng = tile_generator(self._key, column // self.tile)
         before, check, choice = rng.integers(256, size=(3, self.tile // 8), dtype=np.uint8)
-        places = column + rng.permutation(self.tile // BLOCK_COLUMNS) * BLOCK_COLUMNS
-        return Tile(column, places, before, check, choice)
+        starts = column + rng.permutation(self.tile // BLOCK_COLUMNS) * BLOCK_COLUMNS
+        return Tile(column, starts, before, check, choice)
 
     def room(self, rows: int) -> Room:
         """Memory for one tile of so many rows."""
@@ -101,7 +101,7 @@ class FoldedSketch:
         sums = [(check, tile.check)] if self.is_folded else []
         sums.append((choice, tile.choice))
         if native.take(rows) and native.take(choice):
-            native.fold(rows, pivot, tile.places, tile.before, kept, sums)
+            native.fold(rows, pivot, tile.starts, tile.before, kept, sums)
             return
         given, mixed, width = room.given[: len(rows)], room.mixed[: len(rows)], rows.shape[1]
         given[:, :width], given[:, width:] = rows if pivot is None else rows - pivot, 0
@@ -111,7 +111,7 @@ class FoldedSketch:
         mix(given, mixed)
         for points, bits in sums:
             np.multiply(mixed, signs_of(bits), out=given)
-            for part, into in _lines(tile.places.tolist(), points.shape[1]):
+            for part, into in _lines(tile.starts.tolist(), points.shape[1]):
                 points[:, into] += given[:, part]
 
 
@@ -164,13 +164,13 @@ def hadamard() -> Points:
     return np.asarray(matrix / np.float32(math.sqrt(SIDE)))
 
 
-def _lines(places: list[int], width: int) -> list[tuple[slice, slice]]:
+def _lines(starts: list[int], width: int) -> list[tuple[slice, slice]]:
     """Which mixed columns are added to which of a sketch."""
     lines = []
-    for block, place in enumerate(places):
+    for block, start in enumerate(starts):
         done = 0
         while done < BLOCK_COLUMNS:
-            into = (place + done) % width
+            into = (start + done) % width
             here, at = min(BLOCK_COLUMNS - done, width - into), block * BLOCK_COLUMNS + done
             lines.append((slice(at, at + here), slice(into, into + here)))
             done += here

@@ -103,14 +103,14 @@ def take(rows: NDArray[Any]) -> bool:
 def fold(
     rows: Floats,
     pivot: Floats | None,
-    places: NDArray[np.intp],
+    starts: NDArray[np.intp],
     before: Bits,
     kept: Floats | None,
     sums: Sequence[tuple[Floats, Bits]],
 ) -> None:
     """Mix (r, b) rows, measured from a pivot, and add them to the (r, k) points of one or two sketches.
 
-    Each block of them begins at its place, modulo the width of a sketch. Signs are those before and, for each
+    Each block of them begins at its start, modulo the width of a sketch. Signs are those before and, for each
     sketch, after they are mixed. What is mixed is written into `kept` too.
     """
     given = rows.ctypes.data, rows.strides[0] // 4, *rows.shape, None if pivot is None else pivot.ctypes.data
@@ -120,7 +120,7 @@ def fold(
         for points, bits in sums
     ]
     into += [(None, None, 0, 0)] * (2 - len(into))
-    _used().fold(*given, places.ctypes.data, before.ctypes.data, *keeping, *chain.from_iterable(into))
+    _used().fold(*given, starts.ctypes.data, before.ctypes.data, *keeping, *chain.from_iterable(into))
 
 
 def squared_lengths(points: Floats) -> NDArray[np.float64]:

@@ -95,6 +95,6 @@ static void NAME(fold_block)(const float *row, const float *pivot, const float *
         if (next)
             for (int a = 0; a < RADIX * LANES; a += 16) __builtin_prefetch(next + i * LANES + a);
         for (const struct sketch *s = sketches; s < sketches + many; s++)
-            NAME(add_signed)(here, s->signs + i * LANES / 8, s->sums + (s->place + i * LANES) % s->width);
+            NAME(add_signed)(here, s->signs + i * LANES / 8, s->sums + (s->start + i * LANES) % s->width);
     }
 }

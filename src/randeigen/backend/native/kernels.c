@@ -20,7 +20,7 @@ struct sketch {
     const uint8_t *signs; /* of the block */
     float *sums;
     count width; /* a multiple of 256 */
-    count place; /* of the block's first column */
+    count start; /* of the block's first column */
 };
 
 #define STEP 1024   /* columns of an inner product that are added up before it is kept in float64 */
@@ -111,10 +111,10 @@ void randeigen_wide_gram(int kind, const double *rows, count stride, count n, co
 }
 
 /* Mix some rows, from the pivot if there is one, and add them to their points in one or two sketches: each row and
-   the pivot have `width` columns, each block of which has its place. Signs are bits: those before they are mixed,
+   the pivot have `width` columns, each block of which has its start. Signs are bits: those before they are mixed,
    and for each sketch those after that. What is mixed is kept too, where `kept` is not 0. */
 void randeigen_fold(int kind, const float *rows, count stride, count n, count width, const float *pivot,
-                    const count *places, const uint8_t *before, float *kept, count kept_stride,
+                    const count *starts, const uint8_t *before, float *kept, count kept_stride,
                     const uint8_t *first_signs, float *first, count first_stride, count first_width,
                     const uint8_t *second_signs, float *second, count second_stride, count second_width)
 {
@@ -131,8 +131,8 @@ void randeigen_fold(int kind, const float *rows, count stride, count n, count wi
                 row = left, from = 0;
             }
             const struct sketch sketches[2] = {
-                {first_signs + bits, first + i * first_stride, first_width, places[start / BLOCK]},
-                {second_signs + bits, second + i * second_stride, second_width, places[start / BLOCK]},
+                {first_signs + bits, first + i * first_stride, first_width, starts[start / BLOCK]},
+                {second_signs + bits, second + i * second_stride, second_width, starts[start / BLOCK]},
             };
             (kind == AVX512 ? fold_block_avx512 : fold_block_avx2)(row, from, next, before + bits, sketches,
                                                                    second ? 2 : 1);
