@@ -7,14 +7,15 @@ import pytest
 
 import randeigen
 from randeigen import rules
-from randeigen.geometry import folds, measure, subspace
+from randeigen.geometry import covariance_bound, folds, measure
+from randeigen.geometry.covariance_bound import upper_bound
 from randeigen.geometry.folded import CheckGeometry, ManyRowsGeometry, subspace_of
 from randeigen.geometry.folds import BLOCK_COLUMNS as BLOCK
 from randeigen.geometry.folds import FoldedSketch
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.many_rows import ManyRowsAccumulator, folded_widths, folding
 from randeigen.geometry.sketch import SketchGeometry
-from randeigen.geometry.subspace import GrowingSubspace, upper_bound
+from randeigen.geometry.subspace import GrowingSubspace
 from randeigen.rows import as_rows
 from randeigen.types import Statistic
 from shapes import Shape
@@ -149,7 +150,7 @@ def test_the_covariance_times_vectors_is_exact_to_rounding(n: int, k: int) -> No
     centred = points - mean
     exact = (vectors @ centred.T * w) @ centred
     size = np.linalg.norm(vectors, axis=1, keepdims=True) * (w @ (points**2).sum(axis=1))
-    assert (abs(subspace._covariance_times(points, w, mean, vectors) - exact) <= 1e-5 * size).all()
+    assert (abs(covariance_bound._covariance_times(points, w, mean, vectors) - exact) <= 1e-5 * size).all()
 
 
 @pytest.mark.parametrize(("n", "k"), [(60, 300), (200, 500)])

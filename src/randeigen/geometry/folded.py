@@ -10,12 +10,13 @@ import numpy as np
 from randeigen.backend.arrays import median
 from randeigen.backend.chunking import single_threaded_blas
 from randeigen.backend.random_streams import Stream
+from randeigen.geometry.covariance_bound import upper_bound
 from randeigen.geometry.folds import Points
 from randeigen.geometry.gram import Index
 from randeigen.geometry.gram_subspace import upper_bound as upper_bound_from_gram
 from randeigen.geometry.products import products
 from randeigen.geometry.sketch import SketchGeometry
-from randeigen.geometry.subspace import GrowingSubspace, projections_on, upper_bound, weighted_sum
+from randeigen.geometry.subspace import GrowingSubspace, projections_on, weighted_sum
 from randeigen.types import Array, TopDirection
 
 MAX_GRAM_ROWS = 600  # rows up to which a Gram matrix of the points takes less time than products with them

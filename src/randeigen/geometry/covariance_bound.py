@@ -1,0 +1,176 @@
+"""An upper bound on the top eigenvalue of thousands of points: each product reads all, so few are made.
+
+Products are made in float32, some points at a time on every core; what is small is kept in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from randeigen.backend import native
+from randeigen.backend.chunking import POINT_PARTS, memory_for_rows, parallel_map
+from randeigen.geometry.eigen import Top, decomposed
+from randeigen.geometry.lanczos import upper_allowance
+from randeigen.geometry.products import CACHE_LINE_NUMBERS, SMALL_PRODUCT
+from randeigen.geometry.subspace import Points, over_points, total_of
+from randeigen.types import Array
+
+STARTS = 8  # independent Lanczos iterations behind an upper bound: it fails only if each of them does
+UPPER_FAILURE_PROBABILITY = 1e-8
+UPPER_TOLERANCE = 0.1  # of the eigenvalue: how much too high an upper bound may be
+MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 60  # steps
+ALLOWANCES = np.exp2(np.arange(-16.0, 10.0, 0.125))  # to choose from, relative to the eigenvalue
+ROUNDING = 2.0**-18  # of a link between Lanczos vectors, whose products are made in float32
+MAX_CACHED_NUMBERS, CACHED_PARTS = 2**23, 4  # numbers of points that a cache holds, and parts of those
+PRODUCT_ROWS = 48  # points whose products with a few vectors are made in one call
+
+
+def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
+    """The top eigenvalue of the weighted covariance, and an allowance for what may be missing.
+
+    Several Lanczos iterations from independent starts go through the points together. Each gives a bound that
+    is too low with the chance UPPER_FAILURE_PROBABILITY**(1/STARTS), so the largest of them is with the
+    product of these chances; and a bound that may fail so often takes far fewer steps. A start is the sum of
+    the centred points times the roots of their weights and Gaussian numbers: along the top direction it has
+    as much as one such number times the root of the eigenvalue λ. That is what a uniform start has in n
+    dimensions, n being its square over λ.
+    """
+    chance = UPPER_FAILURE_PROBABILITY ** (1 / STARTS)
+    shares = np.sqrt(w)[:, None] * rng.standard_normal((len(w), STARTS))
+    sums = _combined(points, np.column_stack((shares, w)))
+    mean = sums[-1]
+    vectors = sums[:-1] - shares.sum(axis=0)[:, None] * mean
+    sizes = np.sqrt((vectors**2).sum(axis=1))
+    if not (sizes.min() > 0 and sizes.max() < math.inf):
+        return Top(0.0 if sizes.max() == 0 else math.inf, mean)
+    most = min(MAX_UPPER_STEPS, int(np.count_nonzero(w)))
+    basis = np.empty((STARTS, most + 1, mean.size))  # takes no memory until it is written to
+    basis[:, 0] = vectors / sizes[:, None]
+    diagonals, links = np.zeros((STARTS, most)), np.zeros((STARTS, most))
+    for step in range(most):
+        earlier = basis[:, : step + 1]
+        images = _covariance_times(points, w, mean, earlier[:, -1])
+        diagonals[:, step] = (earlier[:, -1] * images).sum(axis=1)
+        images -= (np.matmul(earlier, images[:, :, None]).transpose(0, 2, 1) @ earlier)[:, 0]
+        links[:, step] = np.sqrt((images**2).sum(axis=1))
+        spanned = bool((links[:, step] <= ROUNDING * diagonals.max()).any())  # all that a start has a part in
+        if step + 1 < min(MIN_UPPER_STEPS, most) and not spanned:
+            np.divide(images, links[:, step, None], out=basis[:, step + 1])
+            continue
+        bounds, value = [], 0.0
+        for diagonal, link, size in zip(diagonals[:, : step + 1], links[:, : step + 1], sizes, strict=True):
+            ritz = decomposed(np.diag(diagonal) + np.diag(link[:-1], 1) + np.diag(link[:-1], -1))[0]
+            top = float(ritz[-1])
+            n = float(size**2 / top) if top > 0 else 1.0
+            bounds.append(top + upper_allowance(ritz, link, n, chance, ROUNDING, ALLOWANCES))
+            value = max(value, top)
+        if max(bounds) <= (1 + UPPER_TOLERANCE) * value or spanned:
+            break
+        np.divide(images, links[:, step, None], out=basis[:, step + 1])
+    return Top(value, mean, max(max(bounds) - value, 0.0) if value < math.inf else 0.0)
+
+
+def _combined(points: Points, coefficients: Array) -> Array:
+    """(p, k) combinations of the points."""
+    narrow = np.ascontiguousarray(coefficients.T, np.float32)
+    return _sums_of_products(points, len(narrow), lambda rows, pieces: narrow[:, rows])
+
+
+def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+    """(p, k) the weighted covariance times each of p vectors; points that no cache holds are read once."""
+    if len(vectors) == native.VECTORS and native.take(points):
+        return _covariance_times_by_loops(points, w, mean, vectors)
+    if points.size <= MAX_CACHED_NUMBERS:
+        return _covariance_times_in_cache(points, w, mean, vectors)
+    weights, shift = w.astype(np.float32), (vectors @ mean).astype(np.float32)[:, None]
+    shares = np.empty((len(vectors), len(w)), np.float32)
+    many, width = _cut(mean.size, len(vectors))
+    narrow = np.zeros((len(vectors), many * width), np.float32)
+    narrow[:, : mean.size] = vectors
+    pieces_of_vectors = _pieces(narrow, many)
+
+    def centred(rows: slice, pieces: Points) -> Points:
+        here = np.matmul(pieces_of_vectors, pieces.transpose(0, 2, 1)).sum(axis=0)
+        here -= shift
+        here *= weights[rows]
+        shares[:, rows] = here
+        return np.asarray(here)
+
+    total = _sums_of_products(points, len(vectors), centred)
+    return np.asarray(total - shares.sum(axis=1, dtype=np.float64)[:, None] * mean)
+
+
+def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+    """The same in C, a few points at a time."""
+    weights, shifts = w.astype(np.float32), (vectors @ mean).astype(np.float32)
+    narrow = np.ascontiguousarray(vectors, np.float32)
+
+    def work(rows: slice) -> tuple[Points, Array]:
+        shares, sums = native.covariance_times(points[rows], narrow, shifts, weights[rows])
+        return sums, shares.sum(axis=0, dtype=np.float64)
+
+    parts = CACHED_PARTS if points.size <= MAX_CACHED_NUMBERS else POINT_PARTS
+    sums, totals = zip(*over_points(work, len(points), parts=parts), strict=True)
+    return np.asarray(total_of(list(sums)) - sum(totals)[:, None] * mean)
+
+
+def _covariance_times_in_cache(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+    """The same by few products, which copy what they work on themselves."""
+    weights, shift = w.astype(np.float32)[:, None], (vectors @ mean).astype(np.float32)
+    narrow = np.ascontiguousarray(vectors.T, np.float32)
+    step = -(-len(points) // CACHED_PARTS)
+
+    def work(start: int) -> tuple[Points, Points]:
+        some = points[start : start + step]
+        shares = some @ narrow
+        shares -= shift
+        shares *= weights[start : start + step]
+        return shares.T @ some, shares.sum(axis=0, dtype=np.float64)
+
+    sums, totals = zip(*parallel_map(work, range(0, len(points), step)), strict=True)
+    return np.asarray(total_of(list(sums)) - sum(totals)[:, None] * mean)
+
+
+def _cut(k: int, count: int) -> tuple[int, int]:
+    """Into how many pieces of how many columns points are cut for products with so many vectors.
+
+    The last piece may reach beyond the points; there it holds zeros.
+    """
+    most = SMALL_PRODUCT // (count * PRODUCT_ROWS)
+    many = -(-k // (most - most % CACHE_LINE_NUMBERS))
+    width = -(-k // many)
+    return many, width + -width % CACHE_LINE_NUMBERS
+
+
+def _pieces(numbers: Points, many: int) -> Points:
+    """(m, r, b) pieces of the columns, where they lie."""
+    return np.asarray(numbers.reshape(len(numbers), many, -1).transpose(1, 0, 2))
+
+
+def _sums_of_products(points: Points, count: int, shares: Callable[[slice, Points], Points]) -> Array:
+    """(p, k) p sums over the points, each times its (p, r) shares.
+
+    Some points at a time are copied first: that reads them as memory gives them soonest, and the products,
+    which read here and there, find them in a cache.
+    """
+    k = points.shape[1]
+    many, width = _cut(k, count)
+
+    def work(rows: slice) -> Points:
+        total, product = np.zeros((2, many, count, width), np.float32)
+        room = memory_for_rows((PRODUCT_ROWS, many * width), np.dtype(np.float32))
+        room[:] = 0
+        for i in range(rows.start, rows.stop, PRODUCT_ROWS):
+            some = slice(i, min(i + PRODUCT_ROWS, rows.stop))
+            here = room[: some.stop - i]
+            np.copyto(here[:, :k], points[some])
+            pieces = _pieces(here, many)
+            np.matmul(shares(some, pieces), pieces, out=product)
+            np.add(total, product, out=total)
+        return total
+
+    total = total_of(over_points(work, len(points), PRODUCT_ROWS))
+    return np.asarray(total.transpose(1, 0, 2).reshape(count, -1)[:, :k])
