@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend.thread_memory import memory_of_thread
+
 SWITCH = "RANDEIGEN_NATIVE"
-INTERFACE = 5  # which arguments the loops take, as kernels.c says
+INTERFACE = 6  # which arguments the loops take, as kernels.c says
 KINDS = {1: "AVX2", 2: "AVX-512"}  # what the loops are for, by their number
 VECTORS = 8  # vectors that a covariance is multiplied with at once
 AS_IT_IS, FROM_BFLOAT16, FROM_FLOAT16 = range(3)  # how `copy` converts; from half precision to float32
@@ -35,7 +37,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
         *[_ADDRESS, _ADDRESS, _COUNT, _COUNT] * 2,
     ],
     "squares": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS],
-    "covariance_times": [_ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 5],
+    "covariance_times": [_ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 6],
     "copy": [
         *(_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
         *(_COUNT, _COUNT, _COUNT, _ADDRESS, _COUNT),
@@ -135,8 +137,9 @@ def covariance_times(
 ) -> tuple[Floats, Floats]:
     """The (r, p) shares w·(points·vectorsᵀ − shifts), and their (p, k) sums over the points."""
     n, k = points.shape
-    shares, sums = np.empty((n, VECTORS), np.float32), np.zeros((VECTORS, k), np.float32)
-    others = (x.ctypes.data for x in (vectors, shifts, weights, shares, sums))
+    shares, sums = np.empty((n, VECTORS), np.float32), np.empty((VECTORS, k), np.float32)
+    room = memory_of_thread((2 * VECTORS, k + 16), np.dtype(np.float32))
+    others = (x.ctypes.data for x in (vectors, shifts, weights, room, shares, sums))
     _used().covariance_times(points.ctypes.data, points.strides[0] // 4, n, k, *others)
     return shares, sums
 

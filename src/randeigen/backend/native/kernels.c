@@ -25,10 +25,12 @@ struct sketch {
 
 #define STEP 1024   /* columns of an inner product that are added up before it is kept in float64 */
 #define VECTORS 8   /* vectors multiplied with a covariance at once */
-#define GROUP 8     /* points whose shares are known before they are added up */
+#define GROUP 24    /* points whose shares are known before they are added up */
+#define TRIPLE 3    /* points, or vectors of lanes, that are multiplied with a few numbers at once */
+#define PANEL 512   /* columns of all vectors that a first cache holds beside those of a few points */
+#define AHEAD 8     /* points by which reading is ahead of adding up */
 #define BLOCK 4096  /* columns that are mixed */
 #define SCALE 0x1p-6f /* so that lengths stay as they are: the root of 1/BLOCK */
-#define HALF 4      /* of the vectors, those multiplied with a few points at once */
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
@@ -40,15 +42,13 @@ struct sketch {
 #define LANES 8
 #define SIDE 3
 #define RADIX 8
-#define ROWS 2
-#define PAIR 1
+#define HALF 4
 #include "loops.h"
 #undef NAME
 #undef LANES
 #undef SIDE
 #undef RADIX
-#undef ROWS
-#undef PAIR
+#undef HALF
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
@@ -62,8 +62,7 @@ struct sketch {
 #define SIDE 5
 #define RADIX 16
 #define OTHER_SIDE 4
-#define ROWS 4
-#define PAIR 2
+#define HALF 8
 #include "loops.h"
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -75,7 +74,7 @@ enum { NONE, AVX2, AVX512 };
 
 /* Which arguments the functions below take: raised here and in __init__.py when they change, so that a library
    which was compiled before is not used. */
-int randeigen_interface(void) { return 5; }
+int randeigen_interface(void) { return 6; }
 
 /* The best loops that run on this processor. */
 int randeigen_kind(void)
@@ -199,12 +198,13 @@ count randeigen_read(const int *files, const int64_t *starts, const count *lines
 #endif
 }
 
+/* `room` is for 2·VECTORS·(k + 16) numbers. */
 void randeigen_covariance_times(int kind, const float *points, count stride, count n, count k,
-                                const float *vectors, const float *shifts, const float *weights, float *shares,
-                                float *sums)
+                                const float *vectors, const float *shifts, const float *weights, float *room,
+                                float *shares, float *sums)
 {
     (kind == AVX512 ? covariance_times_avx512 : covariance_times_avx2)(points, stride, n, k, vectors, shifts,
-                                                                       weights, shares, sums);
+                                                                       weights, room, shares, sums);
 }
 
 #endif
