@@ -72,6 +72,35 @@ def test_every_cut_of_a_block_holds_the_files_own_numbers(tmp_path: Path) -> Non
     assert seen.all()
 
 
+@pytest.mark.parametrize("code", ["F16", "BF16"])
+@pytest.mark.parametrize("left_out", [(), (0, 5)], ids=["all rows", "not two of them"])
+def test_half_precision_is_widened_as_in_memory(tmp_path: Path, code: str, left_out: tuple[int, ...]) -> None:
+    rng, d, paths = np.random.default_rng(2), 2**19 + 3, []
+    stored = rng.integers(0, 2**16, (N, d), dtype=np.uint16)  # any bits, of NaN and infinity too
+    wide = stored.view(np.float16).astype(np.float32) if code == "F16" else None
+    rows = (stored.astype(np.uint32) << 16).view(np.float32) if wide is None else wide
+    for i, row in enumerate(rows):
+        paths.append(str(tmp_path / f"{i}.safetensors"))
+        write_safetensors(paths[-1], {"a": row[:100], "b": row[100:]}, {"a": code, "b": code})
+    for i in left_out:
+        Path(paths[i]).write_bytes(b"no header")
+        rows[i] = np.nan
+    for columns, block in as_rows(paths).blocks():
+        assert isinstance(block, HostLeaves)
+        width, whole = columns.stop - columns.start, rows[:, columns]
+        for cut in (slice(0, width), slice(90, 110), slice(width - 3, width), slice(1, width, width // 7)):
+            np.testing.assert_array_equal(block[:, cut].numpy(), whole[:, cut])
+
+
+def test_a_file_that_is_gone_before_it_is_read_is_named(tmp_path: Path) -> None:
+    paths, _ = updates(tmp_path)
+    rows = as_rows(paths)
+    os.remove(paths[3])
+    _, unusable = measure(rows, seed=3)
+    assert list(unusable) == [3]
+    assert "cannot be opened" in unusable[3]
+
+
 @pytest.mark.parametrize("rule", ["median", "centered-clipping", "krum", "mean", "geometric-median"])
 def test_every_kind_of_rule_reads_them(tmp_path: Path, rule: str) -> None:
     paths, given = updates(tmp_path)

@@ -25,6 +25,8 @@ WIDENED_NUMBERS = TORCH_GRAIN  # float16 numbers cast at once: they stay in a co
 
 # Writes these columns of some rows into an array.
 Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
+# The same for a few columns far apart, where that can be done quicker than one column after the other.
+FillFew = Callable[[NDArray[Any], Sequence[int], range], None]
 
 
 class HostLeaves:
@@ -32,17 +34,27 @@ class HostLeaves:
 
     is_cuda, device = False, SimpleNamespace(type="cpu")
 
-    def __init__(self, fill: Fill, rows: Sequence[int], columns: range, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        fill: Fill,
+        rows: Sequence[int],
+        columns: range,
+        dtype: np.dtype[Any],
+        fill_few: FillFew | None = None,
+    ) -> None:
         self._fill, self._rows, self._columns = fill, rows, columns
-        self.dtype = dtype
+        self._fill_few, self.dtype = fill_few, dtype
         self.shape = len(rows), len(columns)
 
     def __getitem__(self, key: Any) -> HostLeaves:
         """Some rows, by a slice or a list, or `[:, columns]`, by a slice with a step or without."""
         if isinstance(key, tuple):
-            return HostLeaves(self._fill, self._rows, self._columns[key[1]], self.dtype)  # type: ignore[arg-type]
+            return self._like(self._rows, self._columns[key[1]])  # type: ignore[arg-type]
         rows = self._rows[key] if isinstance(key, slice) else [self._rows[i] for i in key]
-        return HostLeaves(self._fill, rows, self._columns, self.dtype)
+        return self._like(rows, self._columns)
+
+    def _like(self, rows: Sequence[int], columns: range) -> HostLeaves:
+        return HostLeaves(self._fill, rows, columns, self.dtype, self._fill_few)
 
     def numpy(self) -> NDArray[Any]:
         """The rows side by side, in an array of the caller's own; what is wider than a part by every core."""
@@ -52,6 +64,8 @@ class HostLeaves:
             where = slice(columns.start, columns.stop)
             groups = [slice(i, i + lines) for i in range(0, len(self._rows), lines)]
             parallel_map(lambda some: self._fill(out[some], self._rows[some], where), groups)
+        elif self._fill_few:
+            self._fill_few(out, self._rows, columns)
         else:
             for at, column in enumerate(columns):
                 self._fill(out[:, at : at + 1], self._rows, slice(column, column + 1))
