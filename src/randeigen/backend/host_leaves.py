@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import PART_BYTES, TORCH_GRAIN, parallel_map
+from randeigen.backend.chunking import PART_BYTES, TORCH_GRAIN, narrower, parallel_map
 from randeigen.backend.thread_memory import memory_of_thread
 
 INFINITE_FLOAT16 = 0x7C00  # the bits of infinity; those of NaN are above, those of finite numbers below
@@ -41,9 +41,11 @@ class HostLeaves:
         columns: range,
         dtype: np.dtype[Any],
         fill_few: FillFew | None = None,
+        copied_columns: int | None = None,
     ) -> None:
+        """`copied_columns`: of so many a copy is made at once, where one of all is wanted; None: of all."""
         self._fill, self._rows, self._columns = fill, rows, columns
-        self._fill_few, self.dtype = fill_few, dtype
+        self._fill_few, self.copied_columns, self.dtype = fill_few, copied_columns, dtype
         self.shape = len(rows), len(columns)
 
     def __getitem__(self, key: Any) -> HostLeaves:
@@ -54,7 +56,7 @@ class HostLeaves:
         return self._like(rows, self._columns)
 
     def _like(self, rows: Sequence[int], columns: range) -> HostLeaves:
-        return HostLeaves(self._fill, rows, columns, self.dtype, self._fill_few)
+        return HostLeaves(self._fill, rows, columns, self.dtype, self._fill_few, self.copied_columns)
 
     def numpy(self) -> NDArray[Any]:
         """The rows side by side, in an array of the caller's own; what is wider than a part by every core."""
@@ -75,6 +77,13 @@ class HostLeaves:
         """The rows side by side in this array, written by the caller's own thread."""
         self._fill(out, self._rows, slice(self._columns.start, self._columns.stop))
         return out
+
+
+def as_copied(blocks: Iterable[tuple[slice, Any]]) -> Iterator[tuple[slice, Any]]:
+    """The blocks, those of large files cut into what is copied at once."""
+    for columns, block in blocks:
+        wide = block.copied_columns if isinstance(block, HostLeaves) else None
+        yield from narrower(columns, block, wide) if wide else [(columns, block)]
 
 
 def working_on_host(dtype: Any) -> np.dtype[Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import CACHE_LINE_BYTES, CROWDED_BYTES, memory_for_rows
+from randeigen.backend.chunking import BLOCK_BYTES, CACHE_LINE_BYTES, CROWDED_BYTES, memory_for_rows
 
-MAX_THREAD_BYTES = 2**23  # bytes that a thread keeps
+MAX_THREAD_BYTES = BLOCK_BYTES + 2**16  # bytes that a thread keeps: a block, its rows kept apart
 
 
 class _ThreadMemory(threading.local):
