@@ -29,6 +29,7 @@ from randeigen.backend.arrays import (
 )
 from randeigen.backend.chunking import is_host_block, narrower, parallel_map, parts, pieces, weighted_columns
 from randeigen.backend.device_blocks import as_matrix, empty_leaves, is_matrix, takes
+from randeigen.backend.host_leaves import as_copied
 from randeigen.types import Answer, Block, Geometry, Mask, Progress, Rows, Weights
 
 # Of the standard deviation along the top direction: less rounding than this does not show in the certificate.
@@ -92,7 +93,7 @@ def sum_blocks(
 
 def host_blocks(rows: Rows) -> Iterator[tuple[slice, Block]]:
     """The blocks of a reading; what is in main memory as numpy arrays."""
-    return ((columns, as_host_array(block)) for columns, block in rows.blocks())
+    return ((columns, as_host_array(block)) for columns, block in as_copied(rows.blocks()))
 
 
 def need_full_pass_if_hostile(total: Any, block: Block) -> None:

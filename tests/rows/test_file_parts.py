@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 
 import randeigen
 from randeigen.backend import native
-from randeigen.backend.host_leaves import HostLeaves
+from randeigen.backend.chunking import BLOCK_BYTES, parallel_map
+from randeigen.backend.host_leaves import HostLeaves, as_copied
 from randeigen.backend.thread_memory import memory_of_thread
 from randeigen.geometry import measure
+from randeigen.geometry.segments import SegmentedGram, Segments
 from randeigen.rows import as_rows, write_safetensors
+from randeigen.rows.file_rows import FileRows
 from randeigen.rows.formats.reader import Reader
 from randeigen.types import Array
 
@@ -70,6 +74,59 @@ def test_every_cut_of_a_block_holds_the_files_own_numbers(tmp_path: Path) -> Non
         np.testing.assert_array_equal(block[[7, 0, 7]][:, 10:20].numpy(), whole[[7, 0, 7], 10:20])
         seen[columns] = True
     assert seen.all()
+
+
+@pytest.mark.parametrize("code", ["F16", "BF16"])
+@pytest.mark.parametrize("left_out", [(), (0, 5)], ids=["all rows", "not two of them"])
+def test_half_precision_is_widened_as_in_memory(tmp_path: Path, code: str, left_out: tuple[int, ...]) -> None:
+    rng, d, paths = np.random.default_rng(2), 2**19 + 3, []
+    stored = rng.integers(0, 2**16, (N, d), dtype=np.uint16)  # any bits, of NaN and infinity too
+    wide = stored.view(np.float16).astype(np.float32) if code == "F16" else None
+    rows = (stored.astype(np.uint32) << 16).view(np.float32) if wide is None else wide
+    for i, row in enumerate(rows):
+        paths.append(str(tmp_path / f"{i}.safetensors"))
+        write_safetensors(paths[-1], {"a": row[:100], "b": row[100:]}, {"a": code, "b": code})
+    for i in left_out:
+        Path(paths[i]).write_bytes(b"no header")
+        rows[i] = np.nan
+    for columns, block in as_rows(paths).blocks():
+        assert isinstance(block, HostLeaves)
+        width, whole = columns.stop - columns.start, rows[:, columns]
+        for cut in (slice(0, width), slice(90, 110), slice(width - 3, width), slice(1, width, width // 7)):
+            np.testing.assert_array_equal(block[:, cut].numpy(), whole[:, cut])
+
+
+def test_a_file_that_is_gone_before_it_is_read_is_named(tmp_path: Path) -> None:
+    paths, _ = updates(tmp_path)
+    rows = as_rows(paths)
+    os.remove(paths[3])
+    _, unusable = measure(rows, seed=3)
+    assert list(unusable) == [3]
+    assert "cannot be opened" in unusable[3]
+
+
+def test_segments_measured_together_have_the_bits_of_each_alone(tmp_path: Path) -> None:
+    rows = as_rows(updates(tmp_path, halves=(4, 7))[0])
+    assert isinstance(rows, FileRows)
+    assert rows.segment_columns is not None
+    segments = Segments(rows.d, rows.segment_columns)
+    together, alone = SegmentedGram(N, 3, segments), SegmentedGram(N, 3, segments)
+    widths = []
+    for columns, block in rows.blocks():
+        widths.append(block.shape[1])
+        together.add(columns, block)
+    for columns, block in as_copied(rows.blocks()):
+        alone.add(columns, block)
+    assert max(widths) > segments.width
+    first, second = together.geometry(), alone.geometry()
+    np.testing.assert_array_equal(first.inner_products(), second.inner_products())
+    assert first.precision == second.precision
+
+
+def test_no_copy_is_wider_than_a_block(tmp_path: Path) -> None:
+    rows = as_rows(updates(tmp_path)[0])
+    for _, block in as_copied(rows.blocks()):
+        assert block.numpy().nbytes <= BLOCK_BYTES
 
 
 @pytest.mark.parametrize("rule", ["median", "centered-clipping", "krum", "mean", "geometric-median"])
@@ -130,3 +187,11 @@ def test_memory_that_somebody_holds_is_not_written_to_again() -> None:
     address = third.ctypes.data
     del second, third, line
     assert memory_of_thread(shape, dtype).ctypes.data == address
+
+
+def test_parts_of_a_part_stay_with_its_thread() -> None:
+    def of_part(part: int) -> set[int]:
+        return {threading.get_ident(), *parallel_map(lambda _: threading.get_ident(), range(8))}
+
+    assert all(len(threads) == 1 for threads in parallel_map(of_part, range(8)))
+    assert parallel_map(lambda each: each + 1, range(8)) == list(range(1, 9))

@@ -152,7 +152,7 @@ def narrower(columns: slice, block: Block, wide: int = MAX_BLOCK_COLUMNS) -> Ite
 
 def parallel_map(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """`work` on every part, in order, on as many threads as BLAS was given; a lone part is left to BLAS."""
-    if len(parts) < 2:
+    if len(parts) < 2 or getattr(_sharing, "has_part", False):
         return [work(part) for part in parts]
     with _blas as threads:
         helpers = min(threads, MAX_THREADS, len(parts)) - 1
@@ -162,6 +162,7 @@ def parallel_map(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
         error_state = np.geterr()  # each thread has its own: hostile numbers must overflow as quietly there
 
         def work_through() -> None:
+            _sharing.has_part = True
             with np.errstate(**error_state):
                 while todo:
                     try:
@@ -178,6 +179,7 @@ def parallel_map(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
                 helping += [pool.submit(work_through) for _ in range(helpers)]
             work_through()
         finally:
+            _sharing.has_part = False
             todo.clear()
             for helper in helping:  # one that never began, the others being busy, is not waited for
                 helper.cancel() or helper.result()
@@ -292,3 +294,4 @@ class _Blas:
 
 
 _blas = _Blas()
+_sharing = threading.local()  # `has_part`: this thread works on a part, and others on the rest

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import PART_BYTES, TORCH_GRAIN, parallel_map
+from randeigen.backend.chunking import PART_BYTES, TORCH_GRAIN, narrower, parallel_map
 from randeigen.backend.thread_memory import memory_of_thread
 
 INFINITE_FLOAT16 = 0x7C00  # the bits of infinity; those of NaN are above, those of finite numbers below
@@ -25,6 +25,8 @@ WIDENED_NUMBERS = TORCH_GRAIN  # float16 numbers cast at once: they stay in a co
 
 # Writes these columns of some rows into an array.
 Fill = Callable[[NDArray[Any], Sequence[int], slice], None]
+# The same for a few columns far apart, where that can be done quicker than one column after the other.
+FillFew = Callable[[NDArray[Any], Sequence[int], range], None]
 
 
 class HostLeaves:
@@ -32,17 +34,29 @@ class HostLeaves:
 
     is_cuda, device = False, SimpleNamespace(type="cpu")
 
-    def __init__(self, fill: Fill, rows: Sequence[int], columns: range, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        fill: Fill,
+        rows: Sequence[int],
+        columns: range,
+        dtype: np.dtype[Any],
+        fill_few: FillFew | None = None,
+        copied_columns: int | None = None,
+    ) -> None:
+        """`copied_columns`: of so many a copy is made at once, where one of all is wanted; None: of all."""
         self._fill, self._rows, self._columns = fill, rows, columns
-        self.dtype = dtype
+        self._fill_few, self.copied_columns, self.dtype = fill_few, copied_columns, dtype
         self.shape = len(rows), len(columns)
 
     def __getitem__(self, key: Any) -> HostLeaves:
         """Some rows, by a slice or a list, or `[:, columns]`, by a slice with a step or without."""
         if isinstance(key, tuple):
-            return HostLeaves(self._fill, self._rows, self._columns[key[1]], self.dtype)  # type: ignore[arg-type]
+            return self._like(self._rows, self._columns[key[1]])  # type: ignore[arg-type]
         rows = self._rows[key] if isinstance(key, slice) else [self._rows[i] for i in key]
-        return HostLeaves(self._fill, rows, self._columns, self.dtype)
+        return self._like(rows, self._columns)
+
+    def _like(self, rows: Sequence[int], columns: range) -> HostLeaves:
+        return HostLeaves(self._fill, rows, columns, self.dtype, self._fill_few, self.copied_columns)
 
     def numpy(self) -> NDArray[Any]:
         """The rows side by side, in an array of the caller's own; what is wider than a part by every core."""
@@ -52,6 +66,8 @@ class HostLeaves:
             where = slice(columns.start, columns.stop)
             groups = [slice(i, i + lines) for i in range(0, len(self._rows), lines)]
             parallel_map(lambda some: self._fill(out[some], self._rows[some], where), groups)
+        elif self._fill_few:
+            self._fill_few(out, self._rows, columns)
         else:
             for at, column in enumerate(columns):
                 self._fill(out[:, at : at + 1], self._rows, slice(column, column + 1))
@@ -61,6 +77,13 @@ class HostLeaves:
         """The rows side by side in this array, written by the caller's own thread."""
         self._fill(out, self._rows, slice(self._columns.start, self._columns.stop))
         return out
+
+
+def as_copied(blocks: Iterable[tuple[slice, Any]]) -> Iterator[tuple[slice, Any]]:
+    """The blocks, those of large files cut into what is copied at once."""
+    for columns, block in blocks:
+        wide = block.copied_columns if isinstance(block, HostLeaves) else None
+        yield from narrower(columns, block, wide) if wide else [(columns, block)]
 
 
 def working_on_host(dtype: Any) -> np.dtype[Any]:

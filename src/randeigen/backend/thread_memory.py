@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend.chunking import CACHE_LINE_BYTES, CROWDED_BYTES, memory_for_rows
+from randeigen.backend.chunking import BLOCK_BYTES, CACHE_LINE_BYTES, CROWDED_BYTES, memory_for_rows
 
-MAX_THREAD_BYTES = 2**23  # bytes that a thread keeps
+MAX_THREAD_BYTES = BLOCK_BYTES + 2**16  # bytes that a thread keeps: a block, its rows kept apart
 
 
 class _ThreadMemory(threading.local):
@@ -27,17 +27,24 @@ class _ThreadMemory(threading.local):
         return sys.getrefcount(self.numbers)
 
 
-_memory = _ThreadMemory()
+_memory, _second = _ThreadMemory(), _ThreadMemory()
 _UNUSED = _memory.references()
 
 
-def memory_of_thread(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """What `memory_for_rows` gives, but kept from part to part unless somebody still holds an array of it."""
+def memory_of_thread(shape: tuple[int, ...], dtype: np.dtype[Any], second: bool = False) -> NDArray[Any]:
+    """What `memory_for_rows` gives, but kept from part to part unless somebody still holds an array of it.
+
+    `second`: beside the first, for what the numbers there are made from.
+    """
+    return _taken(_second if second else _memory, shape, dtype)
+
+
+def _taken(memory: _ThreadMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     n, width = shape
     used = width * dtype.itemsize
     line = used + (0 if used % CROWDED_BYTES else CACHE_LINE_BYTES)
     if n * line > MAX_THREAD_BYTES:
         return memory_for_rows(shape, dtype)
-    if _memory.numbers.size < n * line or _memory.references() > _UNUSED:
-        _memory.numbers = np.empty(max(n * line, _memory.numbers.size), np.uint8)
-    return _memory.numbers[: n * line].reshape(n, line)[:, :used].view(dtype)
+    if memory.numbers.size < n * line or memory.references() > _UNUSED:
+        memory.numbers = np.empty(max(n * line, memory.numbers.size), np.uint8)
+    return memory.numbers[: n * line].reshape(n, line)[:, :used].view(dtype)

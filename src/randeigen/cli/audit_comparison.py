@@ -14,6 +14,7 @@ import numpy as np
 
 from randeigen.backend.arrays import as_host_array
 from randeigen.backend.chunking import BLOCK_BYTES
+from randeigen.backend.host_leaves import as_copied
 from randeigen.cli.audit import Digest, seal
 from randeigen.cli.audit_reading import FIRST, INFORMATION, Audit
 from randeigen.cli.console import short
@@ -246,9 +247,9 @@ def apart(stored: str, recomputed: str, kept: Sequence[str]) -> str | None:
 
 def _side_by_side(one: FileRows, other: FileRows) -> Iterator[tuple[Block, Block]]:
     """The same columns of both, in blocks."""
-    others = other.blocks()
+    others = as_copied(other.blocks())
     ahead, second = slice(0, 0), np.empty((0, 0))
-    for columns, first in one.blocks():
+    for columns, first in as_copied(one.blocks()):
         at = columns.start
         while at < columns.stop:
             if at >= ahead.stop:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from randeigen.backend.arrays import as_host_array, largest_magnitudes, to_host_float64, working_size
 from randeigen.backend.batched import RoundsAhead
 from randeigen.backend.chunking import is_host_block, parallel_map, parts, pieces
+from randeigen.backend.host_leaves import as_copied
 from randeigen.backend.random_streams import Stream
 from randeigen.geometry.eigen import MAX_DENSE_ROWS
 from randeigen.geometry.gram import START_DIRECTIONS, UNDERFLOW, GramGeometry, Index
@@ -77,7 +78,8 @@ def measure(
 
         accumulator = accumulator_for(rows, kind, seed, want, ahead)
     with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
-        for columns, block in rows.blocks(accumulator.block_multiple):
+        blocks = rows.blocks(accumulator.block_multiple)
+        for columns, block in blocks if accumulator.copies_parts else as_copied(blocks):
             in_parts = accumulator.copies_parts and is_host_block(block)
             accumulator.add(columns, block if in_parts else as_host_array(block))
             if progress:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randeigen.backend.arrays import as_host_array
+from randeigen.backend.host_leaves import as_copied
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.products import ScaledGram, added, nothing
@@ -41,7 +42,7 @@ class GramShare:
         """One reading of rows that hold some of the columns."""
         accumulator = GramAccumulator(rows.n, seed)
         with np.errstate(all="ignore"):  # hostile numbers overflow; what they did is looked at afterwards
-            for columns, block in rows.blocks():
+            for columns, block in as_copied(rows.blocks()):
                 accumulator.add(columns, as_host_array(block))
         unusable = accumulator.unusable.copy()
         unusable[list(rows.unusable)] = True

@@ -17,6 +17,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from randeigen.backend.arrays import as_host_array
+from randeigen.backend.chunking import parallel_map
 from randeigen.geometry.gram import GramGeometry
 from randeigen.geometry.gram_accumulator import GramAccumulator
 from randeigen.geometry.gram_share import GramShare
@@ -58,13 +60,32 @@ class SegmentedGram:
         self._current: tuple[int, GramAccumulator] | None = None  # a segment, and what was read of it
 
     def add(self, columns: slice, block: Block) -> None:
-        """One block of columns, within one segment; blocks come in order."""
-        segment = columns.start // self._segments.width
-        if self._current is None or self._current[0] != segment:
+        """One block of columns, within one segment or several whole ones; blocks come in order."""
+        first, width = columns.start // self._segments.width, self._segments.width
+        if block.shape[1] > width:
             self._close()
-            self._current = segment, GramAccumulator(self._n, self._seed, segment)
+            self._add_whole(range(first, first + -(-block.shape[1] // width)), block)
+            return
+        if self._current is None or self._current[0] != first:
+            self._close()
+            self._current = first, GramAccumulator(self._n, self._seed, first)
         self._current[1].add(columns, block)
         self.unusable |= self._current[1].unusable
+
+    def _add_whole(self, segments: range, block: Block) -> None:
+        """Segments that are narrow, each by a thread of its own, which copies it once."""
+        start = segments.start * self._segments.width
+
+        def measured(segment: int) -> GramAccumulator:
+            columns = self._segments.columns(segment, segment + 1)
+            accumulator = GramAccumulator(self._n, self._seed, segment)
+            here = block[:, columns.start - start : columns.stop - start]
+            accumulator.add(columns, as_host_array(here))
+            return accumulator
+
+        for segment, accumulator in zip(segments, parallel_map(measured, segments), strict=True):
+            self._keep(segment, accumulator)
+            self.unusable |= accumulator.unusable
 
     def shares(self) -> dict[Subtree, GramShare]:
         """What was measured, by subtree."""
@@ -77,17 +98,19 @@ class SegmentedGram:
 
     def _close(self) -> None:
         if self._current is not None:
-            segment, measured = self._current
-            columns = self._segments.columns(segment, segment + 1)
-            share = GramShare(
-                measured.total,
-                measured.unusable,
-                measured.precision,
-                measured.underflow,
-                columns.stop - columns.start,
-            )
-            join(self._shares, (0, segment), share)
+            self._keep(*self._current)
             self._current = None
+
+    def _keep(self, segment: int, measured: GramAccumulator) -> None:
+        columns = self._segments.columns(segment, segment + 1)
+        share = GramShare(
+            measured.total,
+            measured.unusable,
+            measured.precision,
+            measured.underflow,
+            columns.stop - columns.start,
+        )
+        join(self._shares, (0, segment), share)
 
 
 def measure_segments(

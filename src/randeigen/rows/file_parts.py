@@ -37,17 +37,19 @@ class FileParts:
     def blocks(
         self, chosen: Sequence[slice], segment: int, dtype: np.dtype[Any]
     ) -> Iterator[tuple[slice, HostLeaves]]:
-        """These columns, some at a time, none of them in two segments."""
+        """These columns, some at a time: within one segment, or whole segments that are a block wide."""
         for row in range(self.n):
             with suppress(UnreadableFile):  # whoever reads the row hears of it
                 if row not in self.unusable:
                     self.reader.open(row)  # before threads share it
-        for _, inside in groupby(chosen, lambda columns: columns.start // segment):
+        width = chosen[0].stop - chosen[0].start if chosen else 1
+        together = segment if segment > width else self.layout.d
+        for _, inside in groupby(chosen, lambda columns: columns.start // together):
             cuts = list(inside)
             for i in range(0, len(cuts), BLOCKS_TOGETHER):
                 some = cuts[i : i + BLOCKS_TOGETHER]
                 columns = range(some[0].start, some[-1].stop)
-                block = HostLeaves(self._fill, range(self.n), columns, dtype)
+                block = HostLeaves(self._fill, range(self.n), columns, dtype, self._fill_few, width)
                 yield slice(columns.start, columns.stop), block
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
@@ -63,3 +65,22 @@ class FileParts:
             for row in self.reader.lines(usable, leaf, entries.start, here):
                 self.fill_line(row, here[row], [entries._replace(at=0)])
         out[list(self.unusable)] = np.nan
+
+    def _fill_few(self, out: NDArray[Any], rows: Sequence[int], columns: range) -> None:
+        """Write columns that lie far apart, those of a leaf by one call."""
+        slices = [
+            self.layout.leaf_slices(slice(column, column + 1))[0]._replace(at=at)
+            for at, column in enumerate(columns)
+        ]
+        left = dict.fromkeys(rows)
+        if rows == range(self.n):
+            left = dict.fromkeys(self.unusable)
+            usable = [row for row in rows if row not in left]
+            for k, group in groupby(slices, lambda entries: entries.leaf):
+                some = list(group)
+                here = out[:, some[0].at : some[-1].at + 1]
+                starts = [entries.start for entries in some]
+                left |= dict.fromkeys(self.reader.few(usable, self.averaged[k], starts, here))
+        for line, row in zip(out, rows, strict=True):
+            if row in left:
+                self.fill_line(row, line, slices)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from randeigen.backend.arrays import as_host_array
+from randeigen.backend.host_leaves import as_copied
 from randeigen.rows.file_rows import FileRows
 from randeigen.types import Answer, Block, Weights
 
@@ -30,7 +31,7 @@ class MixedRows:
     def blocks(self, multiple: int = 1) -> Iterator[tuple[slice, Block]]:
         """The blocks of the files, with a line of NaN for every other row."""
         buffer = None
-        for columns, block in self._files.blocks(multiple):
+        for columns, block in as_copied(self._files.blocks(multiple)):
             if buffer is None:  # no block is wider than the first
                 buffer = np.full((self.n, block.shape[1]), np.nan, block.dtype)
             whole = buffer[:, : block.shape[1]]

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.backend import native
 from randeigen.backend.host_leaves import cast_array
+from randeigen.rows.formats.alike import StoredAlike, stored_alike
 from randeigen.rows.formats.inflate import Inflater
 from randeigen.rows.formats.io import (
     READS_AT_OFFSETS,
@@ -140,7 +140,8 @@ class Reader:
         self._ranks = [ranks[name] for name, _, _ in leaves]  # offsets are kept by name
         self._streams: dict[int, tuple[int, Inflater]] = {}  # by row: the leaf being inflated
         self._transposed: TransposedLeaves | None = None  # made for the first
-        self._alike: dict[tuple[int, int], native.Files] = {}  # by leaf, and of how many rows
+        # By leaf, and of how many rows: those that are read together, and the others.
+        self._alike: dict[tuple[int, int], tuple[list[StoredAlike], list[int]]] = {}
 
     def __enter__(self) -> Reader:
         return self
@@ -180,30 +181,29 @@ class Reader:
             cast_array(out, values.view("<i2") if code == "BF16" else values)
 
     def lines(self, rows: list[int], leaf: int, start: int, out: NDArray[Any]) -> list[int]:
-        """Read a leaf's entries from `start` on into the lines of these rows, by one call; the rows left.
+        """Read a leaf's entries from `start` on into the lines of these rows, by few calls; the rows left.
 
         These hold it in another way, or cannot be read. Call after call rows may only become fewer.
         """
-        if native.loops() is None:
-            return rows
-        files = self._alike.get((leaf, len(rows)))
-        if files is None:
-            files = self._alike[leaf, len(rows)] = self._stored_alike(rows, leaf, out.dtype)
-        done = native.read(files, start * out.itemsize, out)
-        if done == len(rows):
-            return []
-        read = set(files.lines[:done].tolist())
-        return [row for row in rows if row not in read]
+        alike, others = self._stored_alike(rows, leaf, out.dtype)
+        return others + [row for some in alike for row in some.rows[some.read(start, out) :]]
 
-    def _stored_alike(self, rows: Sequence[int], leaf: int, dtype: np.dtype[Any]) -> native.Files:
-        """The open files of those rows that hold a leaf as it is wanted."""
-        where = {row: self._at(row, leaf) for row in rows}
-        alike = [row for row, (code, offset) in where.items() if storage(code) == dtype and offset.is_plain]
-        return native.Files(
-            np.array([self._handles[row].fileno() for row in alike], np.intc),
-            np.array([where[row][1].start for row in alike], np.int64),
-            np.array(alike, np.intp),
-        )
+    def few(self, rows: list[int], leaf: int, entries: Sequence[int], out: NDArray[Any]) -> list[int]:
+        """The same for a few entries, wherever in the leaf they lie, each into a column."""
+        alike, others = self._stored_alike(rows, leaf, out.dtype)
+        return others + [row for some in alike for row in some.rows[some.read_few(entries, out) :]]
+
+    def _stored_alike(
+        self, rows: list[int], leaf: int, dtype: np.dtype[Any]
+    ) -> tuple[list[StoredAlike], list[int]]:
+        """How the open files of these rows hold a leaf."""
+        alike = self._alike.get((leaf, len(rows)))
+        if alike is None:
+            alike = stored_alike(
+                rows, lambda row: self._at(row, leaf), lambda row: self._handles[row].fileno(), dtype
+            )
+            self._alike[leaf, len(rows)] = alike
+        return alike
 
     def fetch(self, rows: Iterable[int], slices: Sequence[LeafSlice], leaves: Sequence[int]) -> None:
         """Fetch these stretches of all objects behind URLs at once; files are read when they are needed."""
