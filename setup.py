@@ -8,7 +8,7 @@ FOLDER = "src/randeigen/backend/native"
 LOOPS = Extension(
     "randeigen.backend.native._kernels",
     [f"{FOLDER}/kernels.c"],
-    depends=[f"{FOLDER}/loops.h", f"{FOLDER}/gram.h", f"{FOLDER}/fold.h"],
+    depends=[f"{FOLDER}/{name}.h" for name in ("loops", "gram", "fold", "covariance")],
     extra_compile_args=["-O3"],
     optional=True,
 )

@@ -92,6 +92,14 @@ def test_the_covariance_is_multiplied_with_eight_vectors(kind: int, n: int, k: i
     assert sums == pytest.approx(wide.T @ points, abs=float(1e-5 * np.abs(wide.T @ points).max()))
 
 
+@pytest.mark.parametrize(("n", "k"), [(1, 8), (2, 7), (25, 16), (8, 33), (60, 4800), (250, 1021)])
+def test_points_are_combined_with_given_shares(kind: int, n: int, k: int) -> None:
+    points = rows_of(n, k + 3)[:, :k]
+    shares = rows_of(n, native.VECTORS, seed=1)
+    exact = shares.T.astype(np.float64) @ points
+    assert native.combined(points, shares) == pytest.approx(exact, abs=float(1e-5 * np.abs(exact).max()))
+
+
 @pytest.mark.parametrize("d", [9000, 2**14 + 5, 2**15 - 1, 2**16 + 700, 40_961])
 @pytest.mark.parametrize("width", [4096, 5000, 10**6])
 @pytest.mark.parametrize("offset", [0.0, 30.0])

@@ -12,10 +12,10 @@ import numpy as np
 
 from randeigen.backend import native
 from randeigen.backend.chunking import POINT_PARTS, memory_for_rows, parallel_map
-from randeigen.geometry.eigen import Top, decomposed
+from randeigen.geometry.eigen import Top
 from randeigen.geometry.lanczos import upper_allowance
 from randeigen.geometry.products import CACHE_LINE_NUMBERS, SMALL_PRODUCT
-from randeigen.geometry.subspace import Points, over_points, total_of
+from randeigen.geometry.subspace import Points, over_points, total_of, weighted_sum
 from randeigen.types import Array
 
 STARTS = 8  # independent Lanczos iterations behind an upper bound: it fails only if each of them does
@@ -40,29 +40,31 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
     """
     chance = UPPER_FAILURE_PROBABILITY ** (1 / STARTS)
     shares = np.sqrt(w)[:, None] * rng.standard_normal((len(w), STARTS))
-    sums = _combined(points, np.column_stack((shares, w)))
-    mean = sums[-1]
-    vectors = sums[:-1] - shares.sum(axis=0)[:, None] * mean
+    mean, sums = _combined(points, w, shares)
+    vectors = sums - shares.sum(axis=0)[:, None] * mean
     sizes = np.sqrt((vectors**2).sum(axis=1))
     if not (sizes.min() > 0 and sizes.max() < math.inf):
         return Top(0.0 if sizes.max() == 0 else math.inf, mean)
     most = min(MAX_UPPER_STEPS, int(np.count_nonzero(w)))
     basis = np.empty((STARTS, most + 1, mean.size))  # takes no memory until it is written to
     basis[:, 0] = vectors / sizes[:, None]
-    diagonals, links = np.zeros((STARTS, most)), np.zeros((STARTS, most))
+    within, links = np.zeros((STARTS, most, most)), np.zeros((STARTS, most))  # each basis
     for step in range(most):
         earlier = basis[:, : step + 1]
         images = _covariance_times(points, w, mean, earlier[:, -1])
-        diagonals[:, step] = (earlier[:, -1] * images).sum(axis=1)
+        within[:, step, step] = (earlier[:, -1] * images).sum(axis=1)
         images -= (np.matmul(earlier, images[:, :, None]).transpose(0, 2, 1) @ earlier)[:, 0]
         links[:, step] = np.sqrt((images**2).sum(axis=1))
-        spanned = bool((links[:, step] <= ROUNDING * diagonals.max()).any())  # all that a start has a part in
+        spanned = bool((links[:, step] <= ROUNDING * within.max()).any())  # all that a start has a part in
+        if step + 1 < most:
+            within[:, step + 1, step] = links[:, step]  # the lower triangle is read
         if step + 1 < min(MIN_UPPER_STEPS, most) and not spanned:
             np.divide(images, links[:, step, None], out=basis[:, step + 1])
             continue
         bounds, value = [], 0.0
-        for diagonal, link, size in zip(diagonals[:, : step + 1], links[:, : step + 1], sizes, strict=True):
-            ritz = decomposed(np.diag(diagonal) + np.diag(link[:-1], 1) + np.diag(link[:-1], -1))[0]
+        for ritz, link, size in zip(
+            _eigenvalues(within[:, : step + 1, : step + 1]), links[:, : step + 1], sizes, strict=True
+        ):
             top = float(ritz[-1])
             n = float(size**2 / top) if top > 0 else 1.0
             bounds.append(top + upper_allowance(ritz, link, n, chance, ROUNDING, ALLOWANCES))
@@ -73,10 +75,23 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
     return Top(value, mean, max(max(bounds) - value, 0.0) if value < math.inf else 0.0)
 
 
-def _combined(points: Points, coefficients: Array) -> Array:
-    """(p, k) combinations of the points."""
-    narrow = np.ascontiguousarray(coefficients.T, np.float32)
-    return _sums_of_products(points, len(narrow), lambda rows, pieces: narrow[:, rows])
+def _eigenvalues(matrices: Array) -> Array:
+    """Of each matrix in ascending order, NaN where LAPACK does not converge."""
+    try:
+        return np.asarray(np.linalg.eigvalsh(matrices), np.float64)
+    except np.linalg.LinAlgError:
+        return np.full(matrices.shape[:-1], math.nan)
+
+
+def _combined(points: Points, w: Array, shares: Array) -> tuple[Array, Array]:
+    """(k,) the sum of the points, each times its weight, and (p, k) the sums of each times its shares."""
+    if shares.shape[1] == native.VECTORS and native.take(points):
+        narrow = shares.astype(np.float32)
+        parts = over_points(lambda rows: native.combined(points[rows], narrow[rows]), len(points))
+        return weighted_sum(points, w), _total_of_few(parts)
+    all_shares = np.ascontiguousarray(np.column_stack((shares, w)).T, np.float32)
+    sums = _sums_of_products(points, len(all_shares), lambda rows, pieces: all_shares[:, rows])
+    return sums[-1], sums[:-1]
 
 
 def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
@@ -114,7 +129,15 @@ def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: A
 
     parts = CACHED_PARTS if points.size <= MAX_CACHED_NUMBERS else POINT_PARTS
     sums, totals = zip(*over_points(work, len(points), parts=parts), strict=True)
-    return np.asarray(total_of(list(sums)) - sum(totals)[:, None] * mean)
+    return np.asarray(_total_of_few(list(sums)) - sum(totals)[:, None] * mean)
+
+
+def _total_of_few(parts: list[Points]) -> Array:
+    """Their sum, in float32 as the parts are; the first is written over."""
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total.astype(np.float64)
 
 
 def _covariance_times_in_cache(points: Points, w: Array, mean: Array, vectors: Array) -> Array:

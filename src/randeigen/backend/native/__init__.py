@@ -37,7 +37,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
         *[_ADDRESS, _ADDRESS, _COUNT, _COUNT] * 2,
     ],
     "squares": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS],
-    "covariance_times": [_ADDRESS, _COUNT, _COUNT, _COUNT, *[_ADDRESS] * 6],
+    "covariance_times": [_ADDRESS, *[_COUNT] * 3, *[_ADDRESS] * 6],
     "copy": [
         *(_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
         *(_COUNT, _COUNT, _COUNT, _ADDRESS, _COUNT),
@@ -136,12 +136,22 @@ def covariance_times(
     points: Floats, vectors: Floats, shifts: Floats, weights: Floats
 ) -> tuple[Floats, Floats]:
     """The (r, p) shares w·(points·vectorsᵀ − shifts), and their (p, k) sums over the points."""
+    shares = np.empty((len(points), VECTORS), np.float32)
+    return shares, _sums(points, shares, vectors.ctypes.data, shifts.ctypes.data, weights.ctypes.data)
+
+
+def combined(points: Floats, shares: Floats) -> Floats:
+    """The (p, k) sums over the points of these (r, p) shares."""
+    return _sums(points, shares, None, None, None)
+
+
+def _sums(points: Floats, shares: Floats, *given: int | None) -> Floats:
     n, k = points.shape
-    shares, sums = np.empty((n, VECTORS), np.float32), np.empty((VECTORS, k), np.float32)
+    sums = np.empty((VECTORS, k), np.float32)
     room = memory_of_thread((2 * VECTORS, k + 16), np.dtype(np.float32))
-    others = (x.ctypes.data for x in (vectors, shifts, weights, room, shares, sums))
-    _used().covariance_times(points.ctypes.data, points.strides[0] // 4, n, k, *others)
-    return shares, sums
+    others = (x.ctypes.data for x in (room, shares, sums))
+    _used().covariance_times(points.ctypes.data, points.strides[0] // 4, n, k, *given, *others)
+    return sums
 
 
 class Leaves(NamedTuple):

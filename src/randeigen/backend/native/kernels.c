@@ -42,13 +42,13 @@ struct sketch {
 #define LANES 8
 #define SIDE 3
 #define RADIX 8
-#define HALF 4
+#define SOME_VECTORS 4
 #include "loops.h"
 #undef NAME
 #undef LANES
 #undef SIDE
 #undef RADIX
-#undef HALF
+#undef SOME_VECTORS
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
@@ -62,7 +62,7 @@ struct sketch {
 #define SIDE 5
 #define RADIX 16
 #define OTHER_SIDE 4
-#define HALF 8
+#define SOME_VECTORS 8
 #include "loops.h"
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -198,10 +198,9 @@ count randeigen_read(const int *files, const int64_t *starts, const count *lines
 #endif
 }
 
-/* `room` is for 2·VECTORS·(k + 16) numbers. */
-void randeigen_covariance_times(int kind, const float *points, count stride, count n, count k,
-                                const float *vectors, const float *shifts, const float *weights, float *room,
-                                float *shares, float *sums)
+/* `room` is for 2·VECTORS·(k + 16) numbers. Without vectors the shares are given. */
+void randeigen_covariance_times(int kind, const float *points, count stride, count n, count k, const float *vectors,
+                                const float *shifts, const float *weights, float *room, float *shares, float *sums)
 {
     (kind == AVX512 ? covariance_times_avx512 : covariance_times_avx2)(points, stride, n, k, vectors, shifts,
                                                                        weights, room, shares, sums);
