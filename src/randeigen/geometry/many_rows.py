@@ -28,7 +28,7 @@ from randeigen.geometry.folds import (
 from randeigen.geometry.gram import Index
 from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
 from randeigen.geometry.tile_cuts import Cut, from_pivot, median_row, norm
-from randeigen.types import Array, Block, Mask
+from randeigen.types import Array, Block
 
 # Of the certificate of a round cloud, by the width of a sketch: where so wide a sketch is narrow beside the
 # rows, and at most.
@@ -107,6 +107,7 @@ class ManyRowsAccumulator:
         self.choice = points_of(n + 1, self.sketch.choice_width)
         self.check[-1] = self.choice[-1] = 0
         self.is_empty = True  # then the points are not set
+        self.squares = np.zeros(n)  # squared norms of the points that weights are chosen on
         self.unusable = np.zeros(n, dtype=bool)
         self.exponent = 0  # points are in units of 2**exponent
         self.has_unit = False
@@ -137,7 +138,7 @@ class ManyRowsAccumulator:
         pivots = [self._pivot(cut, usable) for cut in cuts]
         step = max(1, ROOM_NUMBERS // self.sketch.tile)
 
-        def work(rows: slice) -> Mask:
+        def work(rows: slice) -> Array:
             room = self._memory(step)
             for i in range(rows.start, rows.stop, step):
                 some = slice(i, min(i + step, rows.stop))
@@ -146,12 +147,12 @@ class ManyRowsAccumulator:
                 for cut, pivot in zip(cuts, pivots, strict=True):
                     given = from_pivot(cut, some, pivot, room.given[: some.stop - i])
                     self.sketch.add(room, cut.tile, *given, self.check[some], self.choice[some])
-            return _are_finite(self.choice[rows])  # every number is in these sums
+            return _squared_norms(self.choice[rows])  # every number is in these sums
 
         slices = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
-        finite = np.concatenate(parallel_map(work, slices))
+        self.squares = np.concatenate(parallel_map(work, slices))
         self.is_empty = False
-        for i in np.flatnonzero(~finite & ~self.unusable).tolist():
+        for i in np.flatnonzero(~np.isfinite(self.squares) & ~self.unusable).tolist():
             self.unusable[i] = not all(np.isfinite(as_host_array(cut.part[i : i + 1])).all() for cut in cuts)
         if from_pivots := [
             (cut, pivot) for cut, pivot in zip(cuts, pivots, strict=True) if pivot is not None
@@ -215,7 +216,7 @@ class ManyRowsAccumulator:
     def geometry(self) -> ManyRowsGeometry:
         """The finished points. Those of unusable rows are zero, those of rows too far out shortened."""
         self.memory.clear()
-        squares = _squared_norms(self.choice[:-1])
+        squares = self.squares
         lost = ~np.isfinite(squares) & ~self.unusable  # finite numbers whose sum is not
         usable = squares[np.isfinite(squares) & ~self.unusable]
         typical = math.sqrt(median(usable)) if usable.size else 0.0
@@ -256,25 +257,12 @@ def _middle(sizes: list[float]) -> float:
     return float(np.sort(sizes)[len(sizes) // 2])
 
 
-def _are_finite(points: Points) -> Mask:
-    """(n,) whether all numbers of a point are."""
-    if native.take(points):
-        return np.asarray(np.isfinite(native.squared_lengths(points)))
-    return np.asarray(np.isfinite(points.sum(axis=1)))
-
-
 def _squared_norms(points: Points) -> Array:
-    """(n,) squared norms, in float64 where float32 cannot hold them."""
-
-    def work(rows: slice) -> Array:
-        some = points[rows]
-        if native.take(some):
-            return native.squared_lengths(some)
-        squares = np.einsum("ij,ij->i", some, some).astype(np.float64)
-        for i in np.flatnonzero(~((squares > TINY) & (squares < math.inf))):
-            wide = some[i].astype(np.float64)
-            squares[i] = wide @ wide
-        return np.asarray(squares)
-
-    step = [slice(i, i + PART_ROWS) for i in range(0, len(points), PART_ROWS)]
-    return np.concatenate(parallel_map(work, step))
+    """(r,) squared norms, in float64 where float32 cannot hold them."""
+    if native.take(points):
+        return native.squared_lengths(points)
+    squares = np.einsum("ij,ij->i", points, points).astype(np.float64)
+    for i in np.flatnonzero(~((squares > TINY) & (squares < math.inf))):
+        wide = points[i].astype(np.float64)
+        squares[i] = wide @ wide
+    return np.asarray(squares)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend import native
 from randeigen.backend.chunking import POINT_PARTS, parallel_map
 from randeigen.geometry.eigen import decomposed
 from randeigen.types import Array
@@ -27,17 +28,20 @@ MAX_PRODUCTS = 60  # for one set of weights
 def projections_on(points: Points, direction: Array) -> Array:
     """(n,) inner products of the points with a direction."""
     narrow = direction.astype(np.float32)
+    times = native.projections if native.take(points) else np.matmul
     if points.size < MIN_SHARED_NUMBERS:
-        return np.asarray((points @ narrow).astype(np.float64))
-    return np.concatenate(over_points(lambda rows: points[rows] @ narrow, len(points))).astype(np.float64)
+        return np.asarray(times(points, narrow), np.float64)
+    parts = over_points(lambda rows: times(points[rows], narrow), len(points))
+    return np.asarray(np.concatenate(parts), np.float64)
 
 
 def weighted_sum(points: Points, weights: Array) -> Array:
     """(k,) Σ wᵢ·yᵢ; the weights may be negative."""
     narrow = weights.astype(np.float32)
+    add_up = native.weighted_sum if native.take(points) else lambda points, weights: weights @ points
     if points.size < MIN_SHARED_NUMBERS:
-        return np.asarray((narrow @ points).astype(np.float64))
-    return total_of(over_points(lambda rows: narrow[rows] @ points[rows], len(points)))
+        return np.asarray(add_up(points, narrow), np.float64)
+    return total_of(over_points(lambda rows: add_up(points[rows], narrow[rows]), len(points)))
 
 
 def over_points(work: Any, n: int, multiple: int = 1, parts: int = POINT_PARTS) -> list[Any]:

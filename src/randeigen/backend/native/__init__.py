@@ -37,6 +37,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
         *[_ADDRESS, _ADDRESS, _COUNT, _COUNT] * 2,
     ],
     "squares": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS],
+    "project": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
+    "add_up": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "covariance_times": [_ADDRESS, *[_COUNT] * 3, *[_ADDRESS] * 6],
     "copy": [
         *(_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _COUNT),
@@ -57,6 +59,8 @@ class Loops(NamedTuple):
     wide_gram: Callable[..., None]
     fold: Callable[..., None]
     squares: Callable[..., None]
+    project: Callable[..., None]
+    add_up: Callable[..., None]
     covariance_times: Callable[..., None]
     copy: Callable[..., None]
     read: Callable[..., int]
@@ -130,6 +134,20 @@ def squared_lengths(points: Floats) -> NDArray[np.float64]:
     lengths = np.empty(len(points))
     _used().squares(points.ctypes.data, points.strides[0] // 4, *points.shape, lengths.ctypes.data)
     return lengths
+
+
+def projections(points: Floats, direction: Floats) -> NDArray[np.float64]:
+    """(r,) inner products with a direction."""
+    out, at = np.empty(len(points)), direction.ctypes.data
+    _used().project(points.ctypes.data, points.strides[0] // 4, *points.shape, at, out.ctypes.data)
+    return out
+
+
+def weighted_sum(points: Floats, weights: Floats) -> Floats:
+    """(k,) Σ wᵢ·yᵢ."""
+    sums, at = np.empty(points.shape[1], np.float32), weights.ctypes.data
+    _used().add_up(points.ctypes.data, points.strides[0] // 4, *points.shape, at, sums.ctypes.data)
+    return sums
 
 
 def covariance_times(

@@ -25,6 +25,7 @@ struct sketch {
 
 #define STEP 1024   /* columns of an inner product that are added up before it is kept in float64 */
 #define VECTORS 8   /* vectors multiplied with a covariance at once */
+#define TOGETHER 8  /* points that are added up at once */
 #define GROUP 24    /* points whose shares are known before they are added up */
 #define TRIPLE 3    /* points, or vectors of lanes, that are multiplied with a few numbers at once */
 #define PANEL 512   /* columns of all vectors that a first cache holds beside those of a few points */
@@ -141,6 +142,17 @@ void randeigen_fold(int kind, const float *rows, count stride, count n, count wi
 void randeigen_squares(int kind, const float *points, count stride, count n, count k, double *out)
 {
     (kind == AVX512 ? squares_avx512 : squares_avx2)(points, stride, n, k, out);
+}
+
+void randeigen_project(int kind, const float *points, count stride, count n, count k, const float *direction,
+                       double *out)
+{
+    (kind == AVX512 ? project_avx512 : project_avx2)(points, stride, n, k, direction, out);
+}
+
+void randeigen_add_up(int kind, const float *points, count stride, count n, count k, const float *weights, float *sums)
+{
+    (kind == AVX512 ? add_up_avx512 : add_up_avx2)(points, stride, n, k, weights, sums);
 }
 
 enum { AS_IT_IS, BFLOAT16, FLOAT16 };

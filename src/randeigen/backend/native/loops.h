@@ -85,6 +85,48 @@ static void NAME(squares)(const float *points, count stride, count n, count k, d
     }
 }
 
+/* The inner products of some points with a direction. */
+static void NAME(project)(const float *points, count stride, count n, count k, const float *direction, double *out)
+{
+    for (count i = 0; i < n; i++, points += stride) {
+        LINE total[8] = {{0}};
+        count at = 0;
+        for (; at + 8 * LANES <= k; at += 8 * LANES)
+            for (int q = 0; q < 8; q++) total[q] += AT(points, at + q * LANES) * AT(direction, at + q * LANES);
+        for (; at + LANES <= k; at += LANES) total[0] += AT(points, at) * AT(direction, at);
+        for (int half = 4; half; half /= 2)
+            for (int q = 0; q < half; q++) total[q] += total[q + half];
+        float sum = NAME(sum)(total[0]);
+        for (; at < k; at++) sum += points[at] * direction[at];
+        out[i] = sum;
+    }
+}
+
+/* sums = Σ weights·points, TOGETHER points at a time. */
+static void NAME(add_up)(const float *points, count stride, count n, count k, const float *weights, float *sums)
+{
+    memset(sums, 0, sizeof(float) * k);
+    for (count i = 0; i < n; i += TOGETHER, points += TOGETHER * stride) {
+        const float *rows[TOGETHER]; /* those beyond the last have weights of 0 */
+        float factors[TOGETHER];
+        for (int r = 0; r < TOGETHER; r++) {
+            rows[r] = points + (i + r < n ? r : 0) * stride;
+            factors[r] = i + r < n ? weights[i + r] : 0;
+        }
+        count at = 0;
+        for (; at + LANES <= k; at += LANES) {
+            LINE even = factors[0] * AT(rows[0], at), odd = factors[1] * AT(rows[1], at);
+            for (int r = 2; r < TOGETHER; r += 2) {
+                even += factors[r] * AT(rows[r], at);
+                odd += factors[r + 1] * AT(rows[r + 1], at);
+            }
+            INTO(sums, at) += even + odd;
+        }
+        for (; at < k; at++)
+            for (int r = 0; r < TOGETHER; r++) sums[at] += factors[r] * rows[r][at];
+    }
+}
+
 #include "covariance.h"
 
 /* The upper half of each number is that of a bfloat16. */
