@@ -46,7 +46,7 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
     if not (sizes.min() > 0 and sizes.max() < math.inf):
         return Top(0.0 if sizes.max() == 0 else math.inf, mean)
     most = min(MAX_UPPER_STEPS, int(np.count_nonzero(w)))
-    basis = np.empty((STARTS, most + 1, mean.size))  # takes no memory until it is written to
+    basis = np.empty((STARTS, most + 1, mean.size), np.float32)  # takes no memory until it is written to
     basis[:, 0] = vectors / sizes[:, None]
     within, links = np.zeros((STARTS, most, most)), np.zeros((STARTS, most))  # each basis
     for step in range(most):
@@ -54,7 +54,7 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
         images = _covariance_times(points, w, mean, earlier[:, -1])
         within[:, step, step] = (earlier[:, -1] * images).sum(axis=1)
         images -= (np.matmul(earlier, images[:, :, None]).transpose(0, 2, 1) @ earlier)[:, 0]
-        links[:, step] = np.sqrt((images**2).sum(axis=1))
+        links[:, step] = np.sqrt(np.square(images, dtype=np.float64).sum(axis=1))
         spanned = bool((links[:, step] <= ROUNDING * within.max()).any())  # all that a start has a part in
         if step + 1 < most:
             within[:, step + 1, step] = links[:, step]  # the lower triangle is read
@@ -88,13 +88,13 @@ def _combined(points: Points, w: Array, shares: Array) -> tuple[Array, Array]:
     if shares.shape[1] == native.VECTORS and native.take(points):
         narrow = shares.astype(np.float32)
         parts = over_points(lambda rows: native.combined(points[rows], narrow[rows]), len(points))
-        return weighted_sum(points, w), _total_of_few(parts)
+        return weighted_sum(points, w), np.asarray(_total_of_few(parts), np.float64)
     all_shares = np.ascontiguousarray(np.column_stack((shares, w)).T, np.float32)
     sums = _sums_of_products(points, len(all_shares), lambda rows, pieces: all_shares[:, rows])
     return sums[-1], sums[:-1]
 
 
-def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array | Points) -> Array | Points:
     """(p, k) the weighted covariance times each of p vectors; points that no cache holds are read once."""
     if len(vectors) == native.VECTORS and native.take(points):
         return _covariance_times_by_loops(points, w, mean, vectors)
@@ -118,10 +118,10 @@ def _covariance_times(points: Points, w: Array, mean: Array, vectors: Array) -> 
     return np.asarray(total - shares.sum(axis=1, dtype=np.float64)[:, None] * mean)
 
 
-def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
-    """The same in C, a few points at a time."""
-    weights, shifts = w.astype(np.float32), (vectors @ mean).astype(np.float32)
-    narrow = np.ascontiguousarray(vectors, np.float32)
+def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: Array | Points) -> Points:
+    """The same in C, a few points at a time, in float32."""
+    weights, narrow, narrow_mean = w.astype(np.float32), vectors.astype(np.float32), mean.astype(np.float32)
+    shifts = narrow @ narrow_mean
 
     def work(rows: slice) -> tuple[Points, Array]:
         shares, sums = native.covariance_times(points[rows], narrow, shifts, weights[rows])
@@ -129,18 +129,20 @@ def _covariance_times_by_loops(points: Points, w: Array, mean: Array, vectors: A
 
     parts = CACHED_PARTS if points.size <= MAX_CACHED_NUMBERS else POINT_PARTS
     sums, totals = zip(*over_points(work, len(points), parts=parts), strict=True)
-    return np.asarray(_total_of_few(list(sums)) - sum(totals)[:, None] * mean)
+    total = _total_of_few(list(sums))
+    total -= np.multiply.outer(sum(totals).astype(np.float32), narrow_mean)
+    return total
 
 
-def _total_of_few(parts: list[Points]) -> Array:
+def _total_of_few(parts: list[Points]) -> Points:
     """Their sum, in float32 as the parts are; the first is written over."""
     total = parts[0]
     for part in parts[1:]:
         total += part
-    return total.astype(np.float64)
+    return total
 
 
-def _covariance_times_in_cache(points: Points, w: Array, mean: Array, vectors: Array) -> Array:
+def _covariance_times_in_cache(points: Points, w: Array, mean: Array, vectors: Array | Points) -> Array:
     """The same by few products, which copy what they work on themselves."""
     weights, shift = w.astype(np.float32)[:, None], (vectors @ mean).astype(np.float32)
     narrow = np.ascontiguousarray(vectors.T, np.float32)

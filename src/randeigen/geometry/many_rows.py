@@ -27,7 +27,7 @@ from randeigen.geometry.folds import (
 )
 from randeigen.geometry.gram import Index
 from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
-from randeigen.geometry.tile_cuts import Cut, from_pivot, median_row, norm
+from randeigen.geometry.tile_cuts import Cut, are_read_in_place, from_pivot, median_row, norm
 from randeigen.types import Array, Block
 
 # Of the certificate of a round cloud, by the width of a sketch: where so wide a sketch is narrow beside the
@@ -43,8 +43,8 @@ FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
 NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
 PROBED_ROWS = 8  # secret rows on which the pivot is tried
-PART_ROWS = 8  # rows that a thread takes at once
-ROOM_NUMBERS = 2**19  # numbers that it holds at once: fewer are done before a waiting thread has woken up
+PART_ROWS = 32  # rows that a thread takes at once
+ROOM_NUMBERS = 2**19  # numbers that it copies at once: fewer are done before a waiting thread has woken up
 TILES_AT_ONCE = 8  # tiles of rows in main memory that are folded while a row's points are in a cache
 MAX_PLAIN_EXPONENT = 30  # norms within 2^±this of 1 are left as they are: float32 holds their squares
 FARTHEST_EXPONENT = 40  # rows 2^this times as far out as the median row are brought to that distance
@@ -136,10 +136,11 @@ class ManyRowsAccumulator:
             return
         usable = np.flatnonzero(~self.unusable)
         pivots = [self._pivot(cut, usable) for cut in cuts]
-        step = max(1, ROOM_NUMBERS // self.sketch.tile)
+        copied = max(1, ROOM_NUMBERS // self.sketch.tile)
+        step = PART_ROWS if all(map(are_read_in_place, cuts)) else copied
 
         def work(rows: slice) -> Array:
-            room = self._memory(step)
+            room = self._memory(copied)
             for i in range(rows.start, rows.stop, step):
                 some = slice(i, min(i + step, rows.stop))
                 if self.is_empty:

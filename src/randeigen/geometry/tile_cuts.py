@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from randeigen.backend import native
 from randeigen.backend.host_leaves import HostLeaves
 from randeigen.geometry.folds import Points, Tile, median_of_rows
 from randeigen.geometry.gram import Index
@@ -29,6 +30,11 @@ class Cut(NamedTuple):
     def columns(self) -> slice:
         """Which columns of the rows these are."""
         return slice(self.tile.start, self.tile.start + self.part.shape[1])
+
+
+def are_read_in_place(cut: Cut) -> bool:
+    """Whether the loops in C take the numbers where they lie."""
+    return isinstance(cut.part, np.ndarray) and cut.scale == 1 and native.take(cut.part)
 
 
 def from_pivot(
