@@ -90,18 +90,25 @@ class FoldedSketch:
         return Room(rows, self.tile)
 
     def add(
-        self, room: Room, tile: Tile, rows: Points, pivot: Points | None, check: Points, choice: Points
+        self,
+        room: Room,
+        tile: Tile,
+        rows: Points,
+        pivot: Points | None,
+        check: Points,
+        choice: Points,
+        fresh: bool = False,
     ) -> None:
         """Add some rows in the columns of one tile to their points, measured from the pivot, if there is one.
 
-        Without a sketch for certificates rows are kept.
+        Without a sketch for certificates rows are kept. Points of fresh rows are not set yet.
         """
         columns = slice(tile.start, tile.start + rows.shape[1])
         kept = None if self.is_folded else check[:, columns]
         sums = [(check, tile.check)] if self.is_folded else []
         sums.append((choice, tile.choice))
         if native.take(rows) and native.take(choice):
-            native.fold(rows, pivot, tile.starts, tile.before, kept, sums)
+            native.fold(rows, pivot, tile.starts, tile.before, fresh, kept, sums)
             return
         given, mixed, width = room.given[: len(rows)], room.mixed[: len(rows)], rows.shape[1]
         given[:, :width], given[:, width:] = rows if pivot is None else rows - pivot, 0
@@ -110,6 +117,8 @@ class FoldedSketch:
         given *= signs_of(tile.before)
         mix(given, mixed)
         for points, bits in sums:
+            if fresh:
+                points[...] = 0
             np.multiply(mixed, signs_of(bits), out=given)
             for part, into in _lines(tile.starts.tolist(), points.shape[1]):
                 points[:, into] += given[:, part]

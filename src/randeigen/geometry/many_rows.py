@@ -142,12 +142,11 @@ class ManyRowsAccumulator:
         def work(rows: slice) -> Array:
             room = self._memory(copied)
             for i in range(rows.start, rows.stop, step):
-                some = slice(i, min(i + step, rows.stop))
-                if self.is_empty:
-                    self.check[some] = self.choice[some] = 0
+                some, is_empty = slice(i, min(i + step, rows.stop)), self.is_empty
                 for cut, pivot in zip(cuts, pivots, strict=True):
                     given = from_pivot(cut, some, pivot, room.given[: some.stop - i])
-                    self.sketch.add(room, cut.tile, *given, self.check[some], self.choice[some])
+                    self.sketch.add(room, cut.tile, *given, self.check[some], self.choice[some], is_empty)
+                    is_empty = False
             return _squared_norms(self.choice[rows])  # every number is in these sums
 
         slices = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]

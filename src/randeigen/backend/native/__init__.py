@@ -33,7 +33,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "wide_gram": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS],
     "fold": [
-        *(_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _COUNT),
+        *(_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int, _ADDRESS, _COUNT),
         *[_ADDRESS, _ADDRESS, _COUNT, _COUNT] * 2,
     ],
     "squares": [_ADDRESS, _COUNT, _COUNT, _COUNT, _ADDRESS],
@@ -111,6 +111,7 @@ def fold(
     pivot: Floats | None,
     starts: NDArray[np.intp],
     before: Bits,
+    fresh: bool,
     kept: Floats | None,
     sums: Sequence[tuple[Floats, Bits]],
 ) -> None:
@@ -126,7 +127,7 @@ def fold(
         for points, bits in sums
     ]
     into += [(None, None, 0, 0)] * (2 - len(into))
-    _used().fold(*given, starts.ctypes.data, before.ctypes.data, *keeping, *chain.from_iterable(into))
+    _used().fold(*given, starts.ctypes.data, before.ctypes.data, fresh, *keeping, *chain.from_iterable(into))
 
 
 def squared_lengths(points: Floats) -> NDArray[np.float64]:

@@ -112,14 +112,17 @@ void randeigen_wide_gram(int kind, const double *rows, count stride, count n, co
 
 /* Mix some rows, from the pivot if there is one, and add them to their points in one or two sketches: each row and
    the pivot have `width` columns, each block of which has its start. Signs are bits: those before they are mixed,
-   and for each sketch those after that. What is mixed is kept too, where `kept` is not 0. */
+   and for each sketch those after that. What is mixed is kept too, where `kept` is not 0. What points are before does
+   not count where the rows are `fresh`. */
 void randeigen_fold(int kind, const float *rows, count stride, count n, count width, const float *pivot,
-                    const count *starts, const uint8_t *before, float *kept, count kept_stride,
+                    const count *starts, const uint8_t *before, int fresh, float *kept, count kept_stride,
                     const uint8_t *first_signs, float *first, count first_stride, count first_width,
                     const uint8_t *second_signs, float *second, count second_stride, count second_width)
 {
     float left[BLOCK];
-    for (count i = 0; i < n; i++)
+    for (count i = 0; i < n; i++) {
+        if (fresh) memset(first + i * first_stride, 0, sizeof(float) * first_width);
+        if (fresh && second) memset(second + i * second_stride, 0, sizeof(float) * second_width);
         for (count start = 0; start < width; start += BLOCK) {
             count here = width - start < BLOCK ? width - start : BLOCK, bits = start / 8;
             const float *row = rows + i * stride + start, *from = pivot ? pivot + start : 0;
@@ -137,6 +140,7 @@ void randeigen_fold(int kind, const float *rows, count stride, count n, count wi
             (kind == AVX512 ? fold_block_avx512 : fold_block_avx2)(row, from, next, before + bits, sketches,
                                                                    second ? 2 : 1);
         }
+    }
 }
 
 void randeigen_squares(int kind, const float *points, count stride, count n, count k, double *out)
