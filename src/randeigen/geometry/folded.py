@@ -19,7 +19,7 @@ from randeigen.geometry.sketch import SketchGeometry
 from randeigen.geometry.subspace import GrowingSubspace, projections_on, weighted_sum
 from randeigen.types import Array, TopDirection
 
-MAX_GRAM_ROWS = 600  # rows up to which a Gram matrix of the points takes less time than products with them
+MAX_GRAM_ROWS = 512  # rows up to which a Gram matrix of the points takes less time than products with them
 FAR_ABOVE_TYPICAL = 2.0  # times a typical row's variance: how much nearer to it the top one is nobody asks
 NORM_ROUNDING = 1.001  # of squared norms in float32, with room to spare
 

@@ -30,10 +30,11 @@ from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
 from randeigen.geometry.tile_cuts import Cut, are_read_in_place, from_pivot, median_row, norm
 from randeigen.types import Array, Block
 
-# Of the certificate of a round cloud, by the width of a sketch: where so wide a sketch is narrow beside the
-# rows, and at most.
-MIN_WIDENING, MAX_WIDENING = 1.2, 1.27
-NARROW_SKETCH = 64  # so narrow beside the rows
+# Of the certificate of a round cloud, by the width of a sketch: at least, if it is so narrow beside the columns
+# beyond a few and has so few numbers in all; at most; and at most of thousands of rows, whose plain mean takes
+# long enough.
+MIN_WIDENING, MAX_WIDENING, MAX_WIDENING_OF_THOUSANDS, THOUSANDS = 1.1, 1.27, 1.2, 2048
+NARROW_SKETCH, FEW_COLUMNS, SMALL_SKETCH = 10, 2**15, 2**26
 MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
@@ -54,8 +55,9 @@ ROUNDING = 2.0**-21  # of an inner product in float32, relative to the two rows'
 
 def folded_widths(n: int, d: int) -> tuple[int, int]:
     """Columns of the sketch that certificates are measured on, and of that on which weights are chosen."""
-    wide, least = (_width(n, d, widening) for widening in (MIN_WIDENING, MAX_WIDENING))
-    check = max(least, min(wide, d // NARROW_SKETCH), BLOCK_COLUMNS)
+    wide = min(_width(n, d, MIN_WIDENING), (d - FEW_COLUMNS) // NARROW_SKETCH, SMALL_SKETCH // n)
+    least = _width(n, d, MAX_WIDENING if n < THOUSANDS else MAX_WIDENING_OF_THOUSANDS)
+    check = max(least, wide, BLOCK_COLUMNS)
     choice = max(MIN_CHOICE_WIDTH, min(4 * n, 2 * MIN_CHOICE_WIDTH), 3 * n // 4)
     return rounded_up(check), rounded_up(choice)
 
