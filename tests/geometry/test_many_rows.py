@@ -375,17 +375,19 @@ def test_identical_rows_and_zero_rows_have_a_bound_of_rounding() -> None:
         assert result.bias_bound <= 1e-3 * np.linalg.norm(rows[0].astype(np.float64)) + 1e-30
 
 
-def test_auto_takes_the_cheaper_way() -> None:
-    def made(n: int, d: int, want: Statistic = Statistic.DIRECTIONS) -> object:
-        return measure(Shape(n, d), want=want)[0]  # type: ignore[arg-type]
+def made(n: int, d: int, want: Statistic = Statistic.DIRECTIONS) -> type:
+    """The geometry that `auto` takes."""
+    return type(measure(Shape(n, d), want=want)[0])  # type: ignore[arg-type]
 
-    assert isinstance(made(100, 2**18), GramGeometry)
-    assert isinstance(made(300, 2**17), ManyRowsGeometry)
-    assert isinstance(made(300, 2**17, Statistic.GRAM), GramGeometry)  # distances of all rows are asked for
-    assert isinstance(made(1000, 2**16), ManyRowsGeometry)
-    assert isinstance(made(300, 2**13), GramGeometry)  # a sketch would be as wide as the rows
-    assert isinstance(made(3000, 2**14), ManyRowsGeometry)
-    assert isinstance(made(3000, 2**12), SketchGeometry)  # where no sketch is narrower than the rows
+
+def test_auto_takes_the_cheaper_way() -> None:
+    assert made(160, 2**18) is GramGeometry
+    assert made(300, 2**17, Statistic.GRAM) is GramGeometry  # distances of all rows are asked for
+    assert made(161, 2**15) is ManyRowsGeometry
+    assert made(1000, 2**16) is ManyRowsGeometry
+    assert made(300, 2**13) is ManyRowsGeometry  # certificates are measured on the rows
+    assert made(3000, 2**14) is ManyRowsGeometry
+    assert made(3000, 2**12) is SketchGeometry  # where no sketch is narrower than the rows
 
 
 def test_certificates_of_many_short_rows_are_measured_on_the_rows() -> None:
@@ -403,8 +405,8 @@ def test_certificates_of_many_short_rows_are_measured_on_the_rows() -> None:
 
 @pytest.mark.parametrize(("n", "d"), [(4000, 2**14), (3000, 2**14)])
 def test_rows_in_files_are_not_kept_in_memory(n: int, d: int) -> None:
-    assert folding(n, d, 0, cheaper=True, in_files=True) is None
-    assert folding(n, d, 0, cheaper=True, in_files=False) is not None
+    assert folding(n, d, 0, in_files=True) is None
+    assert folding(n, d, 0, in_files=False) is not None
 
 
 def test_a_round_cloud_looks_a_third_wider_at_most() -> None:

@@ -31,7 +31,7 @@ MIN_COLUMNS_PER_SKETCH_COLUMN = 4  # a sketch is made where rows have at least t
 ROWS_BELOW_ANY_SKETCH = 647  # n ≤ 100·ln n, so n ≤ d rows are no more than the columns of a sketch of them
 MAX_EXACT_ROWS = 2048  # rows up to which the exact Gram matrix costs less than the sketch it would check
 MAX_SEGMENTED_ROWS = 647  # rows up to which the sums of a tree of segments stay below 32 MB
-MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which rounds are few, and a folded sketch may cost less
+MIN_FOLDED_ROWS = MAX_FEW_ROWS + 1  # rows from which a folded sketch costs less
 # Rows whose Gram matrix stays on the GPU that holds them.
 MIN_DEVICE_ROWS, MAX_DEVICE_ROWS = MAX_FILTERED_ROWS + 1, 2**14
 
@@ -69,7 +69,7 @@ def accumulator_for(
     if by_directions and (kind == "sketch" or (kind == "auto" and n >= MIN_FOLDED_ROWS)):
         from randeigen.geometry.many_rows import folding
 
-        if folded := folding(n, d, seed, kind == "auto", rows.segment_columns is not None):
+        if folded := folding(n, d, seed, rows.segment_columns is not None):
             return folded
     if kind == "gram" or (kind == "auto" and n <= min(d, ROWS_BELOW_ANY_SKETCH)):
         return _exact_gram(rows, seed)

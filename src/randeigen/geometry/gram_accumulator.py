@@ -49,7 +49,7 @@ MAX_UNDERFLOW = {4: 2.0**-126, 8: 2.0**-1022}  # of a product, by item size: a G
 GLIMPSED_COLUMNS = 16  # columns looked at before a block is multiplied
 MIN_GLIMPSED_NUMBERS = 2**14  # numbers of a block: the product of fewer is had as soon as a look at it
 MAX_PIVOTS = 3  # pivots tried for a block: each is set by corrupt rows only if two of its three rows are
-MAX_FEW_ROWS = 160  # rows up to which nothing costs less than their exact Gram matrix
+MAX_FEW_ROWS = 160  # rows up to which the exact Gram matrix costs less than a sketch, or not twice as much
 NOT_FINITE = "not finite: it holds NaN or infinity"
 # Binary exponents of squared norms, in the unit of the median row unless it is said otherwise.
 MAX_EXPONENT = 960  # a squared norm beyond 2^MAX_EXPONENT is too large to measure beside the others

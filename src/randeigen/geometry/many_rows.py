@@ -30,17 +30,14 @@ from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
 from randeigen.geometry.tile_cuts import Cut, are_read_in_place, from_pivot, median_row, norm
 from randeigen.types import Array, Block
 
-# Of the certificate of a round cloud, by the width of a sketch: at least, if it is so narrow beside the columns
-# beyond a few and has so few numbers in all; at most; and at most of thousands of rows, whose plain mean takes
-# long enough.
+# Of the certificate of a round cloud, by the width of a sketch: at least, if it is so narrow beside the
+# columns beyond a few and has so few numbers in all; at most; and at most of thousands of rows, whose plain
+# mean takes long enough.
 MIN_WIDENING, MAX_WIDENING, MAX_WIDENING_OF_THOUSANDS, THOUSANDS = 1.1, 1.27, 1.2, 2048
 NARROW_SKETCH, FEW_COLUMNS, SMALL_SKETCH = 10, 2**15, 2**26
 MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
-# In rows whose exact Gram matrix takes as long, as measured on two cores: folding the columns; all products
-# with a sketch that is as wide as the rows.
-FOLDING_COST, CHECK_COST, CHOICE_COST = 80, 300, 450
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
 NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
 PROBED_ROWS = 8  # secret rows on which the pivot is tried
@@ -68,8 +65,8 @@ def _width(n: int, d: int, widening: float) -> int:
     return math.ceil(n / root**2)
 
 
-def folding(n: int, d: int, seed: int, cheaper: bool, in_files: bool) -> ManyRowsAccumulator | None:
-    """Both sketches, if they are narrow beside the rows and, where that counts, cost less than exact ones.
+def folding(n: int, d: int, seed: int, in_files: bool) -> ManyRowsAccumulator | None:
+    """Both sketches, if they are narrow beside the rows; then they cost less than an exact Gram matrix.
 
     Of short rows only the second: certificates are measured on the rows themselves, if there is room for
     these. Rows in files may be more than memory holds.
@@ -79,16 +76,9 @@ def folding(n: int, d: int, seed: int, cheaper: bool, in_files: bool) -> ManyRow
         if 2 * choice > d or n * d > (MAX_KEPT_FILE_NUMBERS if in_files else MAX_KEPT_NUMBERS):
             return None
         check = d
-    if cheaper and folded_cost(check, choice, d) >= n:
-        return None
     widest = columns_of_copied_tiles(n) if in_files else MAX_TILE_COLUMNS
     sketch = FoldedSketch(seed, d, check, choice, widest)
     return ManyRowsAccumulator(n, seed, sketch, 1 if in_files else TILES_AT_ONCE)
-
-
-def folded_cost(check: int, choice: int, d: int) -> float:
-    """Rows of d columns whose exact Gram matrix takes as long as both sketches and all products with them."""
-    return FOLDING_COST + (CHECK_COST * check + CHOICE_COST * choice) / d
 
 
 class ManyRowsAccumulator:
