@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from randeigen.backend.thread_memory import memory_of_thread
 
 SWITCH = "RANDEIGEN_NATIVE"
-INTERFACE = 6  # which arguments the loops take, as kernels.c says
+INTERFACE = 7  # which arguments the loops take, as kernels.c says
 KINDS = {1: "AVX2", 2: "AVX-512"}  # what the loops are for, by their number
 VECTORS = 8  # vectors that a covariance is multiplied with at once
 AS_IT_IS, FROM_BFLOAT16, FROM_FLOAT16 = range(3)  # how `copy` converts; from half precision to float32

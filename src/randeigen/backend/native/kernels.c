@@ -75,7 +75,7 @@ enum { NONE, AVX2, AVX512 };
 
 /* Which arguments the functions below take: raised here and in __init__.py when they change, so that a library
    which was compiled before is not used. */
-int randeigen_interface(void) { return 6; }
+int randeigen_interface(void) { return 7; }
 
 /* The best loops that run on this processor. */
 int randeigen_kind(void)
@@ -133,10 +133,10 @@ void randeigen_fold(int kind, const float *rows, count stride, count n, count wi
                 if (kept) memcpy(kept + i * kept_stride + start, left, sizeof(float) * here);
                 row = left, from = 0;
             }
-            const struct sketch sketches[2] = {
-                {first_signs + bits, first + i * first_stride, first_width, starts[start / BLOCK]},
-                {second_signs + bits, second + i * second_stride, second_width, starts[start / BLOCK]},
-            };
+            count at = starts[start / BLOCK];
+            struct sketch sketches[2] = {{first_signs + bits, first + i * first_stride, first_width, at}};
+            if (second)
+                sketches[1] = (struct sketch){second_signs + bits, second + i * second_stride, second_width, at};
             (kind == AVX512 ? fold_block_avx512 : fold_block_avx2)(row, from, next, before + bits, sketches,
                                                                    second ? 2 : 1);
         }
