@@ -152,6 +152,13 @@ def test_the_median_is_numpys_and_leaves_the_values_as_they_were(n: int) -> None
     np.testing.assert_array_equal(values, before)
 
 
+def test_the_median_of_the_largest_numbers_is_one_of_them() -> None:
+    largest = np.finfo(np.float64).max
+    assert median(np.full(4, largest)) == largest
+    assert median(np.array([-largest, -largest])) == -largest
+    assert median(np.array([1.0, np.inf])) == np.inf
+
+
 def test_random_streams_keep_their_integers_so_that_recorded_seeds_replay() -> None:
     assert {name: int(stream) for name, stream in Stream.__members__.items()} == {
         "GAUSSIAN_PROJECTION": 1,

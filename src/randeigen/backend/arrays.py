@@ -120,7 +120,8 @@ def median(values: Array) -> float:
     """The median; numpy's own takes longer to check its arguments than to sort a hundred numbers."""
     ordered = values.copy()
     ordered.sort()
-    return float(ordered[(values.size - 1) // 2] + ordered[values.size // 2]) / 2
+    low, high = float(ordered[(values.size - 1) // 2]), float(ordered[values.size // 2])
+    return (low + high) / 2 if math.isfinite(low + high) else low / 2 + high / 2
 
 
 TORCH_FLOATS = {"float16", "bfloat16", "float32", "float64"}
