@@ -204,7 +204,8 @@ def cut_together(geometry: Geometry, weights: Weights, f: int) -> list[NDArray[n
         return []
     cut, kept = cut[:MAX_ROWS_COMPARED], kept[:: -(-kept.size // MAX_ROWS_COMPARED)]
     among_kept, among_cut = geometry.take(kept), geometry.take(cut)
-    usual = _within(among_kept.squared_distances())
+    # Of two kept rows: twice their mean squared distance from their mean, for which n numbers will do.
+    usual = 2 * float(among_kept.squared_distances_from_mean(np.ones(kept.size)).sum()) / (kept.size - 1)
     between = among_cut.squared_distances() - blur(among_cut)
     near, left = between <= NEIGHBOUR_RATIO * usual, np.ones(cut.size, dtype=bool)
     groups, variance = [], None
