@@ -21,14 +21,17 @@ from randeigen.types import Array
 STARTS = 8  # independent Lanczos iterations behind an upper bound: it fails only if each of them does
 UPPER_FAILURE_PROBABILITY = 1e-8
 UPPER_TOLERANCE = 0.1  # of the eigenvalue: how much too high an upper bound may be
-MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 60  # steps
+MIN_UPPER_STEPS, MAX_UPPER_STEPS = 5, 160  # steps
+FEW_UPPER_STEPS, CHECKED_STEPS = 12, 4  # beyond so many steps the bound is made after every few
 ALLOWANCES = np.exp2(np.arange(-16.0, 10.0, 0.125))  # to choose from, relative to the eigenvalue
 ROUNDING = 2.0**-18  # of a link between Lanczos vectors, whose products are made in float32
 MAX_CACHED_NUMBERS, CACHED_PARTS = 2**23, 4  # numbers of points that a cache holds, and parts of those
 PRODUCT_ROWS = 48  # points whose products with a few vectors are made in one call
 
 
-def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
+def upper_bound(
+    points: Points, w: Array, rng: np.random.Generator, tolerance: float = UPPER_TOLERANCE
+) -> Top:
     """The top eigenvalue of the weighted covariance, and an allowance for what may be missing.
 
     Several Lanczos iterations from independent starts go through the points together. Each gives a bound that
@@ -52,13 +55,18 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
     for step in range(most):
         earlier = basis[:, : step + 1]
         images = _covariance_times(points, w, mean, earlier[:, -1])
-        within[:, step, step] = (earlier[:, -1] * images).sum(axis=1)
+        within[:, step, step] = diagonal = (earlier[:, -1] * images).sum(axis=1)
+        # What is large goes first: the part of it that rounding leaves would grow from step to step.
+        images -= diagonal[:, None] * earlier[:, -1]
+        if step:
+            images -= links[:, step - 1, None].astype(np.float32) * earlier[:, -2]
         images -= (np.matmul(earlier, images[:, :, None]).transpose(0, 2, 1) @ earlier)[:, 0]
         links[:, step] = np.sqrt(np.square(images, dtype=np.float64).sum(axis=1))
         spanned = bool((links[:, step] <= ROUNDING * within.max()).any())  # all that a start has a part in
         if step + 1 < most:
             within[:, step + 1, step] = links[:, step]  # the lower triangle is read
-        if step + 1 < min(MIN_UPPER_STEPS, most) and not spanned:
+        early = step + 1 < MIN_UPPER_STEPS or (step >= FEW_UPPER_STEPS and step % CHECKED_STEPS)
+        if step + 1 < most and early and not spanned:
             np.divide(images, links[:, step, None], out=basis[:, step + 1])
             continue
         bounds, value = [], 0.0
@@ -69,7 +77,7 @@ def upper_bound(points: Points, w: Array, rng: np.random.Generator) -> Top:
             n = float(size**2 / top) if top > 0 else 1.0
             bounds.append(top + upper_allowance(ritz, link, n, chance, ROUNDING, ALLOWANCES))
             value = max(value, top)
-        if max(bounds) <= (1 + UPPER_TOLERANCE) * value or spanned:
+        if max(bounds) <= (1 + tolerance) * value or spanned:
             break
         np.divide(images, links[:, step, None], out=basis[:, step + 1])
     return Top(value, mean, max(max(bounds) - value, 0.0) if value < math.inf else 0.0)
