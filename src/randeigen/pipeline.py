@@ -181,8 +181,8 @@ def _certified(judgement: Judgement) -> Judgement:
     geometry, verdict, corrupt = judgement.geometry, judgement.verdict, judgement.certified
     if corrupt > 0 and 2 * corrupt >= geometry.n:
         return judgement._replace(bias_bound=math.inf)
-    # A sketch's own bounds are estimates.
-    known = verdict.bounds and corrupt == judgement.f and not geometry.distortion
+    # The bounds of rounds are estimates where another measurement is there for the certificate.
+    known = verdict.bounds and corrupt == judgement.f and not (geometry.distortion or geometry.check)
     bound = verdict.bounds[verdict.answer_round] if known else certify(geometry, verdict.weights, corrupt)
     return judgement._replace(bias_bound=bound * verdict.scale if math.isfinite(bound) else math.inf)
 

@@ -169,6 +169,20 @@ def test_an_upper_bound_is_above_the_eigenvalue_and_not_far(n: int, k: int, spik
         assert exact * (1 - 1e-5) <= top.value + top.allowance <= 1.13 * exact
 
 
+@pytest.mark.parametrize(("n", "k"), [(3000, 200), (700, 1000), (1000, 4000)])
+@pytest.mark.parametrize("spike", [0.0, 300.0])
+def test_an_upper_bound_may_be_as_near_as_is_asked(n: int, k: int, spike: float) -> None:
+    """For which Lanczos vectors must stay orthogonal over dozens of steps."""
+    rng = np.random.default_rng(n)
+    points, w = rng.standard_normal((n, k), dtype=np.float32), rng.random(n)
+    points[: n // 20] += np.float32(spike) * points[0]
+    w /= w.sum()
+    centred = points - w @ points
+    exact = np.linalg.eigvalsh((centred.T * w) @ centred)[-1]
+    top = upper_bound(points, w, rng, tolerance=1e-3)
+    assert exact * (1 - 1e-5) <= top.value + top.allowance <= 1.0011 * exact
+
+
 def test_an_upper_bound_needs_no_rank() -> None:
     rng = np.random.default_rng(0)
     w = np.full(50, 1 / 50)
@@ -387,7 +401,10 @@ def test_auto_takes_the_cheaper_way() -> None:
     assert made(1000, 2**16) is ManyRowsGeometry
     assert made(300, 2**13) is ManyRowsGeometry  # certificates are measured on the rows
     assert made(3000, 2**14) is ManyRowsGeometry
-    assert made(3000, 2**12) is SketchGeometry  # where no sketch is narrower than the rows
+    assert made(3000, 2**12) is ManyRowsGeometry  # weights are chosen on the rows, too
+    assert made(700, 65) is ManyRowsGeometry
+    assert made(647, 2**11) is GramGeometry
+    assert made(3000, 64) is SketchGeometry  # their covariance is made
 
 
 def test_certificates_of_many_short_rows_are_measured_on_the_rows() -> None:
@@ -403,10 +420,49 @@ def test_certificates_of_many_short_rows_are_measured_on_the_rows() -> None:
     assert 1 - 1e-3 < ratio < 1.06  # the exact one has more rounding in it
 
 
+@pytest.mark.parametrize("in_files", [True, False])
 @pytest.mark.parametrize(("n", "d"), [(4000, 2**14), (3000, 2**14)])
-def test_rows_in_files_are_not_kept_in_memory(n: int, d: int) -> None:
-    assert folding(n, d, 0, in_files=True) is None
-    assert folding(n, d, 0, in_files=False) is not None
+def test_rows_of_many_numbers_are_not_kept_beside_a_sketch(n: int, d: int, in_files: bool) -> None:
+    assert folding(n, d, 0, in_files).sketch.is_folded  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("n", "d"), [(700, 65), (700, 3000), (2500, 500), (1300, 4500)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_of_short_rows_weights_and_certificates_are_those_of_the_rows(
+    n: int, d: int, dtype: type, offset: float
+) -> None:
+    rows = attacked(n, d, n // 10, dtype=dtype) + dtype(offset)
+    rows[n - 1] = np.nan
+    result = randeigen.aggregate(rows, f=n // 10 + 1, seed=2)
+    assert result.weights[: n // 10].sum() < 0.02
+    assert result.weights[n - 1] == 0
+    w, wide = result.weights[: n - 1], rows[: n - 1].astype(np.float64)
+    centred = wide - w @ wide
+    share = np.sort(w)[-(n // 10) :].sum()
+    exact = float(np.sqrt(share / (1 - share) * np.linalg.eigvalsh((centred.T * w) @ centred)[-1]))
+    assert exact * (1 - 1e-5) <= result.bias_bound <= (1.003 if n * d <= 2**22 else 1.06) * exact
+    np.testing.assert_allclose(result.mean, w @ wide, atol=1e-5 * max(1.0, offset))
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 7])
+def test_short_rows_that_come_in_blocks_are_measured_as_a_whole(blocks: int) -> None:
+    n, d = 700, 7 * BLOCK
+    sketch = FoldedSketch(0, d, d, d, BLOCK)
+    rows = attacked(n, d, 70) + np.float32(20)
+    rows[5, d - 1], rows[9] = np.inf, 1e30
+    geometries = []
+    for step in (d, blocks * BLOCK):
+        accumulator = ManyRowsAccumulator(n, 0, sketch)
+        for start in range(0, d, step):
+            with np.errstate(over="ignore", invalid="ignore"):
+                accumulator.add(slice(start, min(start + step, d)), rows[:, start : start + step])
+        assert np.flatnonzero(accumulator.unusable).tolist() == [5]
+        geometries.append(accumulator.geometry())
+    whole, part = geometries
+    assert whole.points.base is whole.check.points.base, "they are the same memory"
+    np.testing.assert_array_equal(whole.squares, part.squares)
+    np.testing.assert_array_equal(whole.points, part.points)
 
 
 def test_a_round_cloud_looks_a_third_wider_at_most() -> None:

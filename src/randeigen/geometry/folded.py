@@ -20,6 +20,8 @@ from randeigen.geometry.subspace import GrowingSubspace, projections_on, weighte
 from randeigen.types import Array, TopDirection
 
 MAX_GRAM_ROWS = 512  # rows up to which a Gram matrix of the points takes less time than products with them
+# Of few short rows, which are no sketch, the bound is this near: products with them take little time.
+MAX_NEAR_NUMBERS, NEAR = 2**22, 0.0005
 FAR_ABOVE_TYPICAL = 2.0  # times a typical row's variance: how much nearer to it the top one is nobody asks
 NORM_ROUNDING = 1.001  # of squared norms in float32, with room to spare
 
@@ -104,8 +106,13 @@ class CheckGeometry(SketchGeometry):
         w = np.zeros(len(self.points))
         w[self.index] = weights / weights.sum()
         with single_threaded_blas(0):
-            top = upper_bound(self.points, w, rng)
+            top = upper_bound(self.points, w, rng, *self._near)
         return TopDirection(top.value, np.zeros(self.n), allowance=top.allowance)
+
+    @property
+    def _near(self) -> tuple[float, ...]:
+        """How much too high the bound may be, where it is not what `upper_bound` allows."""
+        return (NEAR,) if not self.distortion and self.points.size <= MAX_NEAR_NUMBERS else ()
 
     def squared_norms_from_pivot(self) -> Array:
         return self.squares

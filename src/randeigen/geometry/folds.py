@@ -9,7 +9,7 @@ blocks of rows may arrive in any size.
 Two sketches share what is mixed. Certificates are measured on the first, unless it would be half as wide as
 the rows: then these are kept. Weights are chosen on the second, which has other signs: they tell nothing of
 those of the first, in which squared lengths of all directions are right on average, however weights were
-chosen.
+chosen. Where that would be half as wide as the rows too, both are the rows.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ class FoldedSketch:
         tiles = -(-d // widest)
         self.tile = -(-d // (tiles * BLOCK_COLUMNS)) * BLOCK_COLUMNS  # tiles of equal size
         self.is_folded = check_width < d  # or certificates are measured on the rows themselves
+        self.has_choice = choice_width < d  # or weights are chosen on these, too
         self.check_width = rounded_up(check_width) if self.is_folded else d
-        self.choice_width = rounded_up(choice_width)
+        self.choice_width = rounded_up(choice_width) if self.has_choice else d
         self.check_distortion = distortion(self.check_width) if self.is_folded else 0.0
-        self.choice_distortion = distortion(self.choice_width)
+        self.choice_distortion = distortion(self.choice_width) if self.has_choice else 0.0
 
     def tile_at(self, column: int) -> Tile:
         """The secret numbers of the tile that begins at this column."""
@@ -106,7 +107,10 @@ class FoldedSketch:
         columns = slice(tile.start, tile.start + rows.shape[1])
         kept = None if self.is_folded else check[:, columns]
         sums = [(check, tile.check)] if self.is_folded else []
-        sums.append((choice, tile.choice))
+        sums += [(choice, tile.choice)] if self.has_choice else []
+        if not sums:
+            np.subtract(rows, np.float32(0) if pivot is None else pivot, out=kept)
+            return
         if native.take(rows) and native.take(choice):
             native.fold(rows, pivot, tile.starts, tile.before, fresh, kept, sums)
             return

@@ -38,6 +38,9 @@ NARROW_SKETCH, FEW_COLUMNS, SMALL_SKETCH = 10, 2**15, 2**26
 MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
+FEW_NUMBERS = 2**25  # rows of so few are kept where a sketch behind certificates would save little
+MIN_ROWS_WITHOUT_SKETCH = 648  # of fewer the Gram matrix is made
+MIN_COLUMNS = 65  # of fewer the covariance is made
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
 NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
 PROBED_ROWS = 8  # secret rows on which the pivot is tried
@@ -68,14 +71,18 @@ def _width(n: int, d: int, widening: float) -> int:
 def folding(n: int, d: int, seed: int, in_files: bool) -> ManyRowsAccumulator | None:
     """Both sketches, if they are narrow beside the rows; then they cost less than an exact Gram matrix.
 
-    Of short rows only the second: certificates are measured on the rows themselves, if there is room for
-    these. Rows in files may be more than memory holds.
+    Of short rows only the second, and of still shorter ones none: certificates are measured on the rows
+    themselves, if there is room for these. Rows in files may be more than memory holds.
     """
     check, choice = folded_widths(n, d)
-    if check + choice > d / 2:
-        if 2 * choice > d or n * d > (MAX_KEPT_FILE_NUMBERS if in_files else MAX_KEPT_NUMBERS):
-            return None
+    if 2 * check > d or (check + choice > d / 2 and n * d <= FEW_NUMBERS):
         check = d
+    if 2 * choice > d:  # then nothing that is exact takes less room than the rows
+        if n < MIN_ROWS_WITHOUT_SKETCH or d < MIN_COLUMNS:
+            return None
+        check = choice = d
+    elif check == d and n * d > (MAX_KEPT_FILE_NUMBERS if in_files else MAX_KEPT_NUMBERS):
+        return None
     widest = columns_of_copied_tiles(n) if in_files else MAX_TILE_COLUMNS
     sketch = FoldedSketch(seed, d, check, choice, widest)
     return ManyRowsAccumulator(n, seed, sketch, 1 if in_files else TILES_AT_ONCE)
@@ -96,8 +103,10 @@ class ManyRowsAccumulator:
         self.rng = np.random.default_rng([seed, Stream.MEASUREMENT])
         self.order = self.rng.permutation(n)
         self.check = points_of(n + 1, self.sketch.check_width)  # the origin is the last
-        self.choice = points_of(n + 1, self.sketch.choice_width)
-        self.check[-1] = self.choice[-1] = 0
+        self.choice = points_of(n + 1, self.sketch.choice_width) if sketch.has_choice else self.check
+        self.points = [self.check, self.choice] if sketch.has_choice else [self.check]
+        for points in self.points:
+            points[-1 if sketch.has_choice else slice(None)] = 0
         self.is_empty = True  # then the points are not set
         self.squares = np.zeros(n)  # squared norms of the points that weights are chosen on
         self.unusable = np.zeros(n, dtype=bool)
@@ -182,7 +191,7 @@ class ManyRowsAccumulator:
             return
         if exponent > self.exponent or not self.has_unit:
             if self.has_unit:
-                for points in (self.check, self.choice):
+                for points in self.points:
                     points *= np.float32(2.0 ** max(self.exponent - exponent, -1000))
             self.exponent = max(-1000, min(exponent, 1000))
         self.has_unit = True
@@ -216,7 +225,7 @@ class ManyRowsAccumulator:
         exponent = 0 if abs(exponent) <= MAX_PLAIN_EXPONENT else exponent
         farthest = math.ldexp(typical or 1.0, FARTHEST_EXPONENT)
         far = np.isfinite(squares) & (squares > farthest**2) & ~self.unusable
-        for points in (self.choice, self.check):
+        for points in self.points:
             points[:-1][self.unusable | lost] = 0
             points[:-1][far] *= (farthest / np.sqrt(squares[far])).astype(np.float32)[:, None]
             points[:-1][lost, 0] = farthest
