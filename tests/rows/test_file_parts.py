@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from randeigen.geometry import measure
 from randeigen.geometry.segments import SegmentedGram, Segments
 from randeigen.rows import as_rows, write_safetensors
 from randeigen.rows.file_rows import FileRows
+from randeigen.rows.formats import reader
+from randeigen.rows.formats.io import UnreadableFile, open_regular
 from randeigen.rows.formats.reader import Reader
 from randeigen.types import Array
 
@@ -164,6 +168,57 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_named_and_moves_nothing(
     expected, _ = measure(as_rows(others), seed=3)
     kept = [i for i in range(N) if i != 5]
     np.testing.assert_allclose(squares(geometry)[kept], squares(expected), rtol=1e-5)
+
+
+@pytest.fixture
+def openings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file was opened so far, by path."""
+    counted: Counter[str] = Counter()
+
+    def counting(path: str) -> RawIOBase:
+        counted[path] += 1
+        return open_regular(path)
+
+    monkeypatch.setattr(reader, "open_regular", counting)
+    return counted
+
+
+@pytest.mark.parametrize("change", ["grown", "replaced", "gone"])
+def test_a_file_that_is_changed_before_it_is_read_is_opened_once_a_pass(
+    change: str, tmp_path: Path, openings: Counter[str]
+) -> None:
+    paths, _ = updates(tmp_path)
+    rows = as_rows(paths)
+    if change == "grown":
+        with open(paths[3], "ab") as file:
+            file.write(b"more")
+    else:
+        os.remove(paths[3])
+    if change == "replaced":
+        Path(paths[3]).write_bytes(Path(paths[4]).read_bytes())
+    _, unusable = measure(rows, seed=3)
+    assert list(unusable) == [3]
+    assert set(openings.values()) == {2}
+
+
+def test_a_file_that_could_not_be_opened_is_not_opened_by_the_threads_that_share_it(
+    tmp_path: Path, openings: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, _ = updates(tmp_path)
+    rows = as_rows(paths)
+    lost = [paths[5]]
+
+    def interrupted(path: str) -> RawIOBase:
+        openings[path] += 1
+        if path in lost:
+            lost.remove(path)
+            raise UnreadableFile("cannot be opened: Host is down")
+        return open_regular(path)
+
+    monkeypatch.setattr(reader, "open_regular", interrupted)
+    _, unusable = measure(rows, seed=3)
+    assert {row: "Host is down" in reason for row, reason in unusable.items()} == {5: True}
+    assert set(openings.values()) == {2}
 
 
 def squares(geometry: Any) -> Array:

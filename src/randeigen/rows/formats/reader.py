@@ -65,13 +65,15 @@ class OpenFiles:
     """Files open for a pass, at most MAX_OPEN_FILES, each checked to be the one that was opened first.
 
     Rows are visited in turn, so those opened first stay open: to close the oldest would close each file
-    just before it is needed again.
+    just before it is needed again. A file that was refused stays so: however many ask for it, and whatever
+    is put in its place, it is not opened again.
     """
 
     def __init__(self, paths: Sequence[str], stamps: list[Stamp | None]) -> None:
         self._paths = paths
         self._stamps = stamps  # filled in where a file is opened for the first time
         self._open: dict[int, RawIOBase] = {}
+        self._refused: dict[int, str] = {}  # by row, why
         self._latest = -1
         self._urls: dict[int, Any] = {}  # objects that were opened ahead, or why they could not be
 
@@ -88,16 +90,25 @@ class OpenFiles:
         """The open file of a row."""
         if row in self._open:
             return self._open[row]
-        if is_url(self._paths[row]):
-            return self._checked(row, self._opened_url(row))
-        if len(self._open) >= MAX_OPEN_FILES:
-            self._open.pop(self._latest).close()
-        return self._checked(row, open_regular(self._paths[row]))
+        if row in self._refused:
+            raise UnreadableFile(self._refused[row])
+        try:
+            return self._checked(row, self._opened(row))
+        except UnreadableFile as reason:
+            self._refused[row] = str(reason)
+            raise
 
     @property
     def are_local(self) -> bool:
         """Whether none is behind a URL."""
         return not any(map(is_url, self._paths))
+
+    def _opened(self, row: int) -> RawIOBase:
+        if is_url(self._paths[row]):
+            return self._opened_url(row)
+        if len(self._open) >= MAX_OPEN_FILES and self._latest in self._open:  # or closed for one refused
+            self._open.pop(self._latest).close()
+        return open_regular(self._paths[row])
 
     def _opened_url(self, row: int) -> RawIOBase:
         """The object of a row: those of all rows are opened at once, as a request takes its time."""
