@@ -37,10 +37,10 @@ MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
 MAX_TILE_NUMBERS = 2**25
 LINE = 16  # numbers of a cache line
 DEVIATIONS = 5  # so many standard deviations less is a chance below 3e-7
-# However wide a sketch is, a few blocks may be added to one another, each with a chance of a half at most.
-# What 5 deviations of a sketch of so many columns cover is missed with 5e-9 for two blocks, with 1e-7, 3e-7
-# and 9e-8 for three, four and eight.
-MAX_COLUMNS_MET = 6500
+# However wide a sketch is, two blocks may be added to one another, and a direction of few columns of each may
+# be mixed into the same few numbers: of four columns next to one another these are, with a chance of 1/16, the
+# same quarter of both blocks. Less than this is left of it with a chance of 5e-7 at most, where blocks meet.
+MIN_DISTORTION = 0.14
 SIGNS_OF_BYTE = np.float32(1) - np.float32(2) * np.unpackbits(
     np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
 )
@@ -132,9 +132,9 @@ def distortion(width: int) -> float:
     """A sketch makes a squared length smaller by no more than this, but for a chance below 1e-6.
 
     Of a direction that is spread over the columns it meets the squared length varies by sqrt(2/k), as in a
-    Gaussian sketch of k columns; if its m blocks are all added to one another, by sqrt((1 − 1/m)·2/4096).
+    Gaussian sketch of k columns; of one with few columns in two blocks that meet by up to 2/64, if rarely.
     """
-    return DEVIATIONS * math.sqrt(2 / min(width, MAX_COLUMNS_MET))
+    return max(DEVIATIONS * math.sqrt(2 / width), MIN_DISTORTION)
 
 
 def rounded_up(width: int) -> int:
