@@ -438,8 +438,8 @@ def test_auto_takes_the_cheaper_way() -> None:
     assert made(300, 2**13) is ManyRowsGeometry  # certificates are measured on the rows
     assert made(3000, 2**14) is ManyRowsGeometry
     assert made(3000, 2**12) is ManyRowsGeometry  # weights are chosen on the rows, too
-    assert made(700, 65) is ManyRowsGeometry
-    assert made(647, 2**11) is GramGeometry
+    assert made(256, 65) is ManyRowsGeometry
+    assert made(255, 2**11) is GramGeometry
     assert made(3000, 64) is SketchGeometry  # their covariance is made
 
 
@@ -462,7 +462,7 @@ def test_rows_of_many_numbers_are_not_kept_beside_a_sketch(n: int, d: int, in_fi
     assert folding(n, d, 0, in_files).sketch.is_folded  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("n", "d"), [(700, 65), (700, 3000), (2500, 500), (1300, 4500)])
+@pytest.mark.parametrize(("n", "d"), [(300, 400), (700, 65), (700, 3000), (2500, 500), (1300, 4500)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 def test_of_short_rows_weights_and_certificates_are_those_of_the_rows(
@@ -477,7 +477,7 @@ def test_of_short_rows_weights_and_certificates_are_those_of_the_rows(
     centred = wide - w @ wide
     share = np.sort(w)[-(n // 10) :].sum()
     exact = float(np.sqrt(share / (1 - share) * np.linalg.eigvalsh((centred.T * w) @ centred)[-1]))
-    assert exact * (1 - 1e-5) <= result.bias_bound <= (1.003 if n * d <= 2**22 else 1.06) * exact
+    assert exact * (1 - 1e-5) <= result.bias_bound <= (1.003 if n > 512 and n * d <= 2**22 else 1.06) * exact
     np.testing.assert_allclose(result.mean, w @ wide, atol=1e-5 * max(1.0, offset))
 
 

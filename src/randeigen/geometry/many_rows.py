@@ -39,7 +39,7 @@ MIN_CHOICE_WIDTH = 2048
 # Numbers of rows that are kept for the certificate: of rows in main memory, and of those read from files.
 MAX_KEPT_NUMBERS, MAX_KEPT_FILE_NUMBERS = 2**28, 2**24
 FEW_NUMBERS = 2**25  # rows of so few are kept where a sketch behind certificates would save little
-MIN_ROWS_WITHOUT_SKETCH = 648  # of fewer the Gram matrix is made
+MIN_ROWS_WITHOUT_SKETCH = 256  # of fewer the Gram matrix is made
 MIN_COLUMNS = 65  # of fewer the covariance is made
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
 NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
