@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,25 @@ def test_an_object_that_fails_on_the_way_is_an_unusable_row(
     result = randeigen.aggregate(urls, f=1)
     assert "cannot be read at byte" in result.unusable[5]
     assert "the token has expired" in result.unusable[5]
+
+
+@pytest.mark.parametrize("request_kind", ["info", "cat_file"])
+def test_a_request_that_finds_no_descriptor_is_this_machines_trouble_and_no_fault_of_the_object(
+    request_kind: str, urls: list[str], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = getattr(type(store.files), request_kind)
+
+    def failing(self: Any, path: str, *args: Any, **options: Any) -> Any:
+        if not path.endswith("5.safetensors"):
+            return asked(self, path, *args, **options)
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        except OSError as error:
+            raise ConnectionError("cannot connect to the endpoint") from error
+
+    monkeypatch.setattr(type(store.files), request_kind, failing)
+    with pytest.raises(OSError, match="Too many open files"):
+        randeigen.aggregate(urls, f=1)
 
 
 def test_an_object_rewritten_between_two_readings_is_noticed(urls: list[str], store: Store) -> None:

@@ -41,6 +41,7 @@ from randeigen.errors import Unusable
 from randeigen.prior_weights import MAX_CLAIM_RATIO, prior_weights_of, read_claims
 from randeigen.provenance import versions
 from randeigen.rows.formats.io import (
+    MACHINE_ERRORS,
     UnreadableFile,
     is_url,
     open_regular,
@@ -105,6 +106,8 @@ def digest(path: str, most: int | None = None) -> Digest:
     except UnreadableFile as reason:
         return Digest(None, None, str(reason))
     except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise
         return Digest(None, None, f"cannot be read: {error.strerror}")
 
 

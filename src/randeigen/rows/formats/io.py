@@ -1,7 +1,7 @@
 """Files that others wrote: their bytes, their JSON, and what they declare of their arrays.
 
-Bytes are read into private buffers, never mapped, and few files are open at once. A mapped file that shrinks
-kills the process that reads it; a read that comes back short is an answer.
+Bytes are read into private buffers, never mapped. A mapped file that shrinks kills the process that reads it;
+a read that comes back short is an answer.
 """
 
 from __future__ import annotations
@@ -114,6 +114,11 @@ def printable(path: str) -> str:
     return path if path.isprintable() else ascii(path)
 
 
+def printable_suffix(suffix: str) -> str:
+    """A suffix fit for a sentence, whatever a sender made of it."""
+    return printable(suffix[:20]) or "nameless"
+
+
 class Stamp(NamedTuple):
     """What tells a file from another that takes its place, or from itself once it is rewritten.
 
@@ -214,6 +219,8 @@ def read_into(file: RawIOBase, start: int, view: memoryview) -> None:
                 )
             done += got
     except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise
         raise UnreadableFile(f"cannot be read at byte {start + done:,}: {error.strerror}") from error
 
 

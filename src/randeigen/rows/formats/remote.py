@@ -1,7 +1,7 @@
 """Files in object stores and elsewhere behind a URL, by way of fsspec: ranges of bytes, never whole objects.
 
 What a store answers about one object is about that row alone: an object that is missing, forbidden or gone on
-the way is unreadable, as a file would be.
+the way is unreadable, as a file would be. That this machine has no descriptor left for a request is not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from randeigen.errors import MissingExtra
-from randeigen.rows.formats.io import Stamp, UnreadableFile
+from randeigen.rows.formats.io import MACHINE_ERRORS, Stamp, UnreadableFile
 
 REQUESTS_AT_ONCE = 32
 FIRST_BYTES = 2**16  # bytes fetched at a first look: the header of most files
@@ -39,6 +39,7 @@ def file_system(url: str) -> tuple[Any, str]:
     except ImportError as error:  # fsspec names the package: s3fs, gcsfs, adlfs
         raise MissingExtra(f"{url}: {error}") from error
     except Exception as error:
+        raise_if_own(error)
         raise UnreadableFile(f"cannot be opened: {reason(error)}") from error
     return store, path
 
@@ -89,6 +90,7 @@ def _stamp(store: Any, path: str) -> Stamp:
     try:
         info = store.info(path)
     except Exception as error:
+        raise_if_own(error)
         raise UnreadableFile(f"cannot be opened: {reason(error)}") from error
     size = info.get("size")
     if info.get("type") != "file" or not isinstance(size, int):
@@ -147,6 +149,7 @@ class RemoteFile(io.RawIOBase):
         try:
             data = self.store.cat_file(self.path, start=self._at, end=stop)
         except Exception as error:
+            raise_if_own(error)
             raise OSError(5, reason(error)) from error
         self._last = self._at + len(data)
         self._ahead = [(self._at, data)]
@@ -171,6 +174,14 @@ def fetch_together(ranges: Sequence[tuple[RemoteFile, int, int]]) -> None:
                 fetched[id(file)].append((start, bytes(data)))
     for file, _, _ in ranges:
         file.keep(fetched[id(file)])
+
+
+def raise_if_own(error: BaseException | None) -> None:
+    """Raise what is behind a store's error if it is this machine's trouble: no fault of the object."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+            raise error
+        error = error.__cause__ or error.__context__
 
 
 def reason(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from randeigen.rows.formats.io import UnreadableFile, read_into
+from randeigen.rows.formats.io import MACHINE_ERRORS, UnreadableFile, read_into
 from randeigen.rows.formats.npy import MAX_FORTRAN_BYTES
 
 
@@ -41,6 +41,8 @@ class TransposedLeaves:
             if self._file.write(transposed.data) != transposed.nbytes:
                 raise UnreadableFile("is in Fortran order, and the disk is too full to turn it")
         except OSError as error:
+            if error.errno in MACHINE_ERRORS:
+                raise
             raise UnreadableFile(f"is in Fortran order and cannot be turned: {error.strerror}") from error
         self._held[row] = slot, leaf
 
