@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -12,11 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from randeigen.backend.host_leaves import HostLeaves
-from randeigen.rows.formats.io import UnreadableFile
 from randeigen.rows.formats.reader import Reader
 from randeigen.rows.leaves import Layout, LeafSlice
 
 BLOCKS_TOGETHER = 8  # blocks that threads share before they meet
+
+
+def joined_cuts(cuts: Sequence[slice], segment: int, most: int) -> Iterator[slice]:
+    """Up to so many blocks as one: within one segment, or whole segments that are a block wide."""
+    width = cuts[0].stop - cuts[0].start if cuts else 1
+    together = segment if segment > width else sys.maxsize
+    for _, inside in groupby(cuts, lambda columns: columns.start // together):
+        some = list(inside)
+        for i in range(0, len(some), most):
+            yield slice(some[i].start, some[i : i + most][-1].stop)
 
 
 @dataclass(frozen=True)
@@ -37,20 +46,11 @@ class FileParts:
     def blocks(
         self, chosen: Sequence[slice], segment: int, dtype: np.dtype[Any]
     ) -> Iterator[tuple[slice, HostLeaves]]:
-        """These columns, some at a time: within one segment, or whole segments that are a block wide."""
-        for row in range(self.n):
-            with suppress(UnreadableFile):  # whoever reads the row hears of it
-                if row not in self.unusable:
-                    self.reader.open(row)  # before threads share it
+        """These columns, some blocks at a time."""
         width = chosen[0].stop - chosen[0].start if chosen else 1
-        together = segment if segment > width else self.layout.d
-        for _, inside in groupby(chosen, lambda columns: columns.start // together):
-            cuts = list(inside)
-            for i in range(0, len(cuts), BLOCKS_TOGETHER):
-                some = cuts[i : i + BLOCKS_TOGETHER]
-                columns = range(some[0].start, some[-1].stop)
-                block = HostLeaves(self._fill, range(self.n), columns, dtype, self._fill_few, width)
-                yield slice(columns.start, columns.stop), block
+        for cut in joined_cuts(chosen, segment, BLOCKS_TOGETHER):
+            columns = range(cut.start, cut.stop)
+            yield cut, HostLeaves(self._fill, range(self.n), columns, dtype, self._fill_few, width)
 
     def _fill(self, out: NDArray[Any], rows: Sequence[int], columns: slice) -> None:
         """Write these columns of some rows."""

@@ -24,6 +24,7 @@ from randeigen.backend.chunking import (
     parallel_map,
 )
 from randeigen.errors import NO_USABLE_FILE, BadRows, Unusable
+from randeigen.rows.file_parts import FileParts, joined_cuts
 from randeigen.rows.formats.headers import FORMATS, StructureVote
 from randeigen.rows.formats.io import (
     Stamp,
@@ -32,16 +33,19 @@ from randeigen.rows.formats.io import (
     is_url,
     let_clock_pass,
     printable,
+    printable_suffix,
     stamps_at,
     storage,
 )
-from randeigen.rows.formats.reader import OpenFiles, Reader
+from randeigen.rows.formats.open_files import OpenFiles
+from randeigen.rows.formats.reader import Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights
 
 BLOCKS_AHEAD = 8  # blocks that are fetched from a store at once: a request takes long, however small it is
 MAX_SEGMENTS = 256  # runs of blocks that workers can share among them
 READERS = 2  # threads that read a block, each its own files
+REOPENED_BYTES = 2**26  # bytes of a block, if files are opened again for each: the fewer the better
 MAPPED_BYTES = 2**28  # bytes of an array from which an answer is kept in a file while it is made
 ColumnsRead = tuple[slice, Block]
 Visit = Callable[[int, RawIOBase, int], None]  # (row, its open file, its size)
@@ -120,20 +124,22 @@ class FileRows:
 
         Unusable rows are NaN. `within`: only blocks among these columns.
         """
-        shape = self._shape(multiple)
-        self._known = set(self._unusable)
+        shape, self._known = self._shape(multiple), set(self._unusable)
         first, last = (within.start, within.stop) if within else (0, self.d)
         chosen = [cut for cut in block_columns(*shape) if first <= cut.start and cut.stop <= last]
         with self._reader() as reader:
+            reader.keep_open([row for row in range(self.n) if row not in self.unusable])
             self._read_carried(reader)
+            width, segment = block_width(*shape), self.segment_columns or self.d
             if self.n * self.d * self.work.itemsize > MAX_COPIED_BYTES and reader.reads_anywhere():
-                from randeigen.rows.file_parts import FileParts
-
                 fill = partial(self._fill, reader)
                 parts = FileParts(reader, self.n, self._layout, self._averaged, self.unusable, fill)
-                yield from parts.blocks(chosen, self.segment_columns or self.d, self.work)
+                yield from parts.blocks(chosen, segment, self.work)
             else:
-                yield from self._read_ahead(reader, chosen, block_width(*shape))
+                room = REOPENED_BYTES if reader.opens_again() else 0
+                most = max(1, room // (self.n * self.work.itemsize * width))
+                cuts = list(joined_cuts(chosen, segment, most))
+                yield from self._read_ahead(reader, cuts, min(most * width, self.d))
 
     def _read_ahead(self, reader: Reader, chosen: Sequence[slice], width: int) -> Iterator[ColumnsRead]:
         """Blocks that are each read into one buffer while the one before is in another."""
@@ -291,8 +297,3 @@ class FileRows:
 def suffix_of(path: str) -> str:
     """What decides how a file is read."""
     return os.path.splitext(path)[1].lower()
-
-
-def printable_suffix(suffix: str) -> str:
-    """A suffix fit for a sentence, whatever a sender made of it."""
-    return printable(suffix[:20]) or "nameless"

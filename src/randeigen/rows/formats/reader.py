@@ -9,7 +9,6 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from io import RawIOBase
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -26,18 +25,15 @@ from randeigen.rows.formats.io import (
     LeafOffset,
     Stamp,
     UnreadableFile,
-    is_url,
     nbytes,
-    open_regular,
     read_into,
-    stamp_of,
     storage,
 )
+from randeigen.rows.formats.open_files import OpenFiles
 from randeigen.rows.formats.transposed import TransposedLeaves
 from randeigen.rows.leaves import LeafSlice
 
 Structure: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, code, shape) of each leaf
-MAX_OPEN_FILES = 128  # well under the usual limit of 1024 a process, which is not ours alone
 LEAF = struct.Struct("<q8s??qqqI")  # start, code, Fortran order, deflated: stored, size, skip, CRC
 
 
@@ -61,79 +57,6 @@ def unpacked(offsets: bytes, index: int) -> tuple[str, LeafOffset]:
     return code.rstrip(b"\0").decode(), LeafOffset(start, fortran, deflated)
 
 
-class OpenFiles:
-    """Files open for a pass, at most MAX_OPEN_FILES, each checked to be the one that was opened first.
-
-    Rows are visited in turn, so those opened first stay open: to close the oldest would close each file
-    just before it is needed again. A file that was refused stays so: however many ask for it, and whatever
-    is put in its place, it is not opened again.
-    """
-
-    def __init__(self, paths: Sequence[str], stamps: list[Stamp | None]) -> None:
-        self._paths = paths
-        self._stamps = stamps  # filled in where a file is opened for the first time
-        self._open: dict[int, RawIOBase] = {}
-        self._refused: dict[int, str] = {}  # by row, why
-        self._latest = -1
-        self._urls: dict[int, Any] = {}  # objects that were opened ahead, or why they could not be
-
-    def __enter__(self) -> OpenFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
-
-    def __getitem__(self, row: int) -> RawIOBase:
-        """The open file of a row."""
-        if row in self._open:
-            return self._open[row]
-        if row in self._refused:
-            raise UnreadableFile(self._refused[row])
-        try:
-            return self._checked(row, self._opened(row))
-        except UnreadableFile as reason:
-            self._refused[row] = str(reason)
-            raise
-
-    @property
-    def are_local(self) -> bool:
-        """Whether none is behind a URL."""
-        return not any(map(is_url, self._paths))
-
-    def _opened(self, row: int) -> RawIOBase:
-        if is_url(self._paths[row]):
-            return self._opened_url(row)
-        if len(self._open) >= MAX_OPEN_FILES and self._latest in self._open:  # or closed for one refused
-            self._open.pop(self._latest).close()
-        return open_regular(self._paths[row])
-
-    def _opened_url(self, row: int) -> RawIOBase:
-        """The object of a row: those of all rows are opened at once, as a request takes its time."""
-        from randeigen.rows.formats.remote import open_urls
-
-        if row not in self._urls:
-            rows = [each for each, path in enumerate(self._paths) if is_url(path) and each not in self._open]
-            files = open_urls([self._paths[each] for each in rows], self._stamps[row] is None)
-            self._urls |= dict(zip(rows, files, strict=True))
-        file: RawIOBase | Exception = self._urls.pop(row)
-        if isinstance(file, Exception):
-            raise file
-        return file
-
-    def _checked(self, row: int, file: RawIOBase) -> RawIOBase:
-        stamp = stamp_of(file)
-        if self._stamps[row] not in (None, stamp):
-            file.close()
-            raise UnreadableFile("changed between two passes over it")
-        self._stamps[row] = stamp
-        self._open[row] = file
-        self._latest = row
-        return file
-
-
 class Reader:
     """Leaves of many files, by row and leaf; quickest when each leaf is read forward."""
 
@@ -145,6 +68,7 @@ class Reader:
         leaves: Structure,
     ) -> None:
         self._handles = OpenFiles(paths, stamps)
+        self._stay_open = False  # until the pass ends
         self._offsets = offsets
         self._leaves = leaves
         ranks = {name: rank for rank, name in enumerate(sorted(name for name, _, _ in leaves))}
@@ -164,15 +88,30 @@ class Reader:
         if self._transposed:
             self._transposed.close()
 
+    def keep_open(self, rows: Sequence[int]) -> None:
+        """Open the files of all rows that will be read, if they may be open at a time: threads share these.
+
+        Objects behind URLs are opened when they are needed.
+        """
+        self._stay_open = self._handles.are_local and self._handles.has_room_for(len(rows))
+        for row in rows if self._stay_open else ():
+            with suppress(UnreadableFile):  # whoever reads the row hears of it
+                self.open(row)
+        self._stay_open = self._stay_open and self._handles.has_room_for(len(rows))
+
+    def opens_again(self) -> bool:
+        """Whether files are closed, and opened again for every block."""
+        return self._handles.are_local and not self._stay_open
+
     def takes_threads(self) -> bool:
         """Whether several may read at a time, each its own rows: they share no file, and close none."""
         layouts = set(self._offsets.values())
         fortran = any(unpacked(each, k)[1].fortran for each in layouts for k in range(len(self._leaves)))
-        return len(self._offsets) <= MAX_OPEN_FILES and not fortran
+        return self._stay_open and not fortran
 
     def reads_anywhere(self) -> bool:
-        """Whether any number of threads may read any rows at a time, each anywhere, once these are open."""
-        if not (READS_AT_OFFSETS and self._handles.are_local and len(self._offsets) <= MAX_OPEN_FILES):
+        """Whether any number of threads may read any rows at a time, each anywhere."""
+        if not (READS_AT_OFFSETS and self._stay_open):
             return False
         layouts, leaves = set(self._offsets.values()), range(len(self._leaves))
         return all(unpacked(each, k)[1].is_plain for each in layouts for k in leaves)
