@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import randeigen
-from randeigen.rows import as_rows, file_rows
+from randeigen.rows import as_rows, file_rows, write_safetensors
 from randeigen.rows.formats import open_files, transposed
 from randeigen.rows.formats.io import open_regular
 from randeigen.rows.formats.open_files import MAX_OPEN_FILES, most_open_files
@@ -96,6 +96,19 @@ def test_hundreds_of_files_of_several_blocks_are_each_opened_three_times(
     with descriptors(in_use() + 2 * MANY + 10):
         result = randeigen.aggregate(paths, eps=0.1, seed=1)
     assert not result.unusable
+    assert {openings[path] for path in paths} == {3}
+
+
+def test_integers_beside_the_numbers_of_hundreds_of_files_take_no_opening_of_their_own(
+    tmp_path: Path, openings: Counter[str]
+) -> None:
+    paths = [str(tmp_path / f"{i}.safetensors") for i in range(MANY)]
+    for i, path in enumerate(paths):  # 150,000 integers in all
+        leaves = {"w": np.full(30, i, np.float32), "steps": np.arange(500)}
+        write_safetensors(path, leaves)
+    with descriptors(in_use() + 2 * MANY + 10):
+        result = randeigen.aggregate(paths, eps=0.1, seed=1)
+    assert np.array_equal(result.mean["steps"], np.arange(500))
     assert {openings[path] for path in paths} == {3}
 
 

@@ -254,7 +254,7 @@ class FileRows:
             for k, (_, code, shape) in enumerate(self.structure)
             if not is_float(code)
         }
-        if self._carried is not None or not sizes or 8 * self.n * sum(sizes.values()) > self._budget // 8:
+        if self._carried is not None or not sizes or 8 * self.n * sum(sizes.values()) > self._budget:
             return
         carried = {k: np.zeros((self.n, size), storage(self.structure[k][1])) for k, size in sizes.items()}
         for row in self._offsets:
