@@ -38,8 +38,8 @@ MAX_TILE_NUMBERS = 2**25
 LINE = 16  # numbers of a cache line
 DEVIATIONS = 5  # so many standard deviations less is a chance below 3e-7
 # However wide a sketch is, two blocks may be added to one another, and a direction of few columns of each may
-# be mixed into the same few numbers: of four columns next to one another these are, with a chance of 1/16, the
-# same quarter of both blocks. Less than this is left of it with a chance of 5e-7 at most, where blocks meet.
+# be mixed into the same few numbers: of four neighbouring columns these are, with a chance of 1/16, the same
+# quarter of both blocks. Less than this is left of it with a chance of 5e-7 at most, where blocks meet.
 MIN_DISTORTION = 0.14
 SIGNS_OF_BYTE = np.float32(1) - np.float32(2) * np.unpackbits(
     np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
