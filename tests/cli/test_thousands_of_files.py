@@ -15,8 +15,8 @@ import pytest
 
 from commands import cli
 from randeigen.cli import audit
-from randeigen.cli.descriptors import OPEN_MAX, OTHER_DESCRIPTORS, allow_open_files
-from randeigen.rows.formats import open_files
+from randeigen.cli.app import OPEN_FILES, allow_open_files
+from randeigen.rows.formats import reader
 from randeigen.rows.formats.io import open_regular
 
 N, SOFT = 300, 256  # files, and the limit of a macOS shell
@@ -49,7 +49,7 @@ def test_aggregate_and_replay_open_each_of_hundreds_of_files_three_times(
         opened[path] += 1
         return open_regular(path)
 
-    monkeypatch.setattr(open_files, "open_regular", counting)
+    monkeypatch.setattr(reader, "open_regular", counting)
     out, record = tmp_path / "mean.npy", tmp_path / "audit.json"
     assert cli("aggregate", folder, "--eps", 0.1, "--out", out, "--audit", record).exit_code == 0
     assert set(opened.values()) == {3}
@@ -60,24 +60,21 @@ def test_aggregate_and_replay_open_each_of_hundreds_of_files_three_times(
     assert set(opened.values()) == {3}
 
 
-def test_a_limit_that_is_enough_is_left_alone() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allow_open_files(0)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
-
-
 def test_the_soft_limit_is_raised_to_the_hard_one_at_most(soft_limit: int) -> None:
-    allow_open_files(10**12)
+    allow_open_files()
     after = resource.getrlimit(resource.RLIMIT_NOFILE)
     # A system whose hard limit is infinite allows what macOS does.
-    assert after in ((soft_limit, soft_limit), (OPEN_MAX, soft_limit))
+    assert after in ((min(soft_limit, OPEN_FILES[0]), soft_limit), (OPEN_FILES[1], soft_limit))
+    allow_open_files()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == after, "a limit that is enough is left alone"
 
 
 @pytest.mark.parametrize(
     ("limits", "refused", "asked"),
     [
-        ((256, resource.RLIM_INFINITY), 10**9, [2 * N + OTHER_DESCRIPTORS]),
-        ((256, resource.RLIM_INFINITY), 500, [2 * N + OTHER_DESCRIPTORS] * 2),
+        ((256, resource.RLIM_INFINITY), 10**9, [OPEN_FILES[0]]),
+        ((256, resource.RLIM_INFINITY), 20_000, list(OPEN_FILES)),
+        ((256, resource.RLIM_INFINITY), 500, list(OPEN_FILES)),
         ((256, 300), 10**9, [300]),
         ((300, 300), 10**9, []),
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 10**9, []),
@@ -96,7 +93,7 @@ def test_what_the_system_does_not_allow_is_no_error(
     with monkeypatch.context() as patched:
         patched.setattr(resource, "getrlimit", lambda which: limits)
         patched.setattr(resource, "setrlimit", setrlimit)
-        allow_open_files(N)
+        allow_open_files()
     assert calls == asked
 
 

@@ -21,7 +21,7 @@ from randeigen.geometry import measure
 from randeigen.geometry.segments import SegmentedGram, Segments
 from randeigen.rows import as_rows, write_safetensors
 from randeigen.rows.file_rows import FileRows
-from randeigen.rows.formats import open_files
+from randeigen.rows.formats import reader
 from randeigen.rows.formats.io import UnreadableFile, open_regular
 from randeigen.rows.formats.reader import Reader
 from randeigen.types import Array
@@ -179,7 +179,7 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted[path] += 1
         return open_regular(path)
 
-    monkeypatch.setattr(open_files, "open_regular", counting)
+    monkeypatch.setattr(reader, "open_regular", counting)
     return counted
 
 
@@ -215,7 +215,7 @@ def test_a_file_that_could_not_be_opened_is_not_opened_by_the_threads_that_share
             raise UnreadableFile("cannot be opened: Host is down")
         return open_regular(path)
 
-    monkeypatch.setattr(open_files, "open_regular", interrupted)
+    monkeypatch.setattr(reader, "open_regular", interrupted)
     _, unusable = measure(rows, seed=3)
     assert {row: "Host is down" in reason for row, reason in unusable.items()} == {5: True}
     assert set(openings.values()) == {2}

@@ -673,7 +673,7 @@ def test_a_large_deflated_file_is_read_in_small_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["npy files", "deflated npz files"])
 def test_more_rows_than_handles_are_read(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("randeigen.rows.formats.open_files.MAX_OPEN_FILES", 7)
+    monkeypatch.setattr("randeigen.rows.formats.io.MAX_OPEN_FILES", 7)
     monkeypatch.setattr("randeigen.rows.file_rows.REOPENED_BYTES", 1)
     rows = matrix(n=50)
     source = as_rows(FORMS[form](rows, tmp_path), block_bytes=50 * 4 * 9)

@@ -128,7 +128,7 @@ def test_a_missing_object_is_an_unusable_row(urls: list[str], store: Store) -> N
 def test_missing_files_beside_more_objects_than_files_may_be_open_are_unusable_rows(
     urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("randeigen.rows.formats.open_files.MAX_OPEN_FILES", 3)
+    monkeypatch.setattr("randeigen.rows.formats.io.MAX_OPEN_FILES", 3)
     missing = [str(tmp_path / f"missing{i}.safetensors") for i in range(2)]
     source = as_rows([*urls, *missing, str(tmp_path / "0.safetensors")])
     assert list(source.unusable) == [N, N + 1]

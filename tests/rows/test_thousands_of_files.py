@@ -16,9 +16,8 @@ import pytest
 
 import randeigen
 from randeigen.rows import as_rows, file_rows, write_safetensors
-from randeigen.rows.formats import open_files, transposed
-from randeigen.rows.formats.io import open_regular
-from randeigen.rows.formats.open_files import MAX_OPEN_FILES, most_open_files
+from randeigen.rows.formats import io, reader, transposed
+from randeigen.rows.formats.io import MAX_OPEN_FILES, most_open_files, open_regular
 
 MANY, FEW = 300, 40  # files; so few are read in parts by threads
 WIDE = 120_000  # columns of them
@@ -76,7 +75,7 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted["most"] = max(counted["most"], in_use())
         return file
 
-    monkeypatch.setattr(open_files, "open_regular", counting)
+    monkeypatch.setattr(reader, "open_regular", counting)
     return counted
 
 
@@ -131,7 +130,7 @@ def test_no_bit_depends_on_how_many_files_stay_open(
 ) -> None:
     paths = saved(tmp_path, n, WIDE)
     expected = randeigen.aggregate(paths, eps=0.1, seed=1)
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+    monkeypatch.setattr(io, "MAX_OPEN_FILES", 3)
     assert same(randeigen.aggregate(paths, eps=0.1, seed=1), expected)
     monkeypatch.setattr(file_rows, "REOPENED_BYTES", 1)
     assert same(randeigen.aggregate(paths, eps=0.1, seed=1), expected)
@@ -151,14 +150,14 @@ def test_a_pass_takes_half_of_the_descriptors_that_are_free() -> None:
 def test_without_a_limit_a_pass_takes_no_more_than_a_few_ten_thousand(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_files.resource, "getrlimit", lambda which: (limit, limit))
+    monkeypatch.setattr(io.resource, "getrlimit", lambda which: (limit, limit))
     assert most_open_files() == MAX_OPEN_FILES
 
 
 def test_a_system_that_tells_nothing_of_limits_is_taken_to_allow_the_usual(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(open_files, "resource", None)
+    monkeypatch.setattr(io, "resource", None)
     monkeypatch.setattr(os, "listdir", lambda path: os.stat(f"{path}/not there"))
     assert most_open_files() == 512
 
@@ -219,7 +218,7 @@ def test_where_descriptors_run_out_within_a_reading_fewer_files_stay_open(
             raise OSError(number, os.strerror(number), path)
         return open_regular(path)
 
-    monkeypatch.setattr(open_files, "open_regular", opened)
+    monkeypatch.setattr(reader, "open_regular", opened)
     assert same(randeigen.aggregate(paths, eps=0.1, seed=1), expected)
     assert calls >= 3 * FEW + 3
 

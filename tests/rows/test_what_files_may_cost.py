@@ -21,8 +21,9 @@ import randeigen
 from file_bytes import npy_bytes, npy_header, safetensors_bytes, whole, zip_bytes
 from randeigen.errors import BadRows
 from randeigen.rows import as_rows, write_answer
+from randeigen.rows.formats import io as files_io
 from randeigen.rows.formats import io as formats_io
-from randeigen.rows.formats import open_files, reader
+from randeigen.rows.formats import reader
 
 N, SIDE = 10, 256
 
@@ -46,7 +47,7 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     names: dict[int, str] = {}
     kept: list[Any] = []
-    monkeypatch.setattr(open_files, "open_regular", open_regular)
+    monkeypatch.setattr(reader, "open_regular", open_regular)
     monkeypatch.setattr(formats_io, "read_into", read_into)
     monkeypatch.setattr(reader, "read_into", read_into)
     return spent
@@ -167,7 +168,7 @@ def test_each_file_is_opened_three_times_and_read_twice(
 def test_more_files_than_handles_are_each_looked_at_once(
     tmp_path: Path, cost: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+    monkeypatch.setattr(files_io, "MAX_OPEN_FILES", 3)
     paths = honest(tmp_path, ".npz")
     paths[8].write_bytes(b"")
     paths[4].write_bytes(members(2000))
@@ -338,7 +339,7 @@ def swap_by_folder(path: Path, data: bytes) -> None:
 def test_a_file_exchanged_between_or_within_readings_is_never_averaged_unjudged(
     swap: Callable[[Path, bytes], None], when: str, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 8)
+    monkeypatch.setattr(files_io, "MAX_OPEN_FILES", 8)
     (tmp_path / "in").mkdir()
     paths = [tmp_path / "in" / f"{index}.npy" for index in range(n)]
     for path in paths:

@@ -12,7 +12,7 @@ from typing import Any
 
 from randeigen.bridges.verdicts import RoundVerdict
 from randeigen.errors import BadFile
-from randeigen.rows.formats.io import strict_json
+from randeigen.rows.formats.safetensors import strict_json
 
 FORMAT = "randeigen-rounds-1"
 LINE_START = json.dumps({"format": FORMAT})[:-1].encode()

@@ -17,7 +17,6 @@ import numpy as np
 
 import randeigen
 from randeigen.cli.console import UsageError, print_error
-from randeigen.cli.descriptors import allow_open_files
 from randeigen.cli.options import AggregateOptions
 from randeigen.errors import BadRows, MissingExtra, TooManyCorrupt, Unusable
 from randeigen.partials.draft import WholeDraft
@@ -40,7 +39,7 @@ MAX_REASONS_SHOWN = 8  # files named one by one in an error
 
 
 def expand(arguments: Iterable[str]) -> list[str]:
-    """Files, folders and patterns as one list of files, most of one format, that may be open at a time."""
+    """Files, folders and patterns as one list of files, most of one format."""
     paths = [path for argument in arguments for path in _files(argument)]
     if not paths:
         raise UsageError("no files are given, only folders within; give files, folders or quoted patterns.")
@@ -48,7 +47,6 @@ def expand(arguments: Iterable[str]) -> list[str]:
     if 2 * count <= len(paths) or most not in FORMATS:  # a stray file of another kind is a sender's affair
         _refuse_mixture(paths)
     _refuse_twins(paths)
-    allow_open_files(len(paths))
     return paths
 
 

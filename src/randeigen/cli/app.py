@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -11,6 +12,14 @@ from typer.core import TyperCommand, TyperGroup
 import randeigen
 from randeigen.cli.console import print_error
 
+resource: Any
+try:
+    import resource
+except ImportError:  # a system without such limits
+    resource = None
+
+# Descriptors the command may have, if the system lets it; macOS lets a process have no more than the second.
+OPEN_FILES = 2**17, 10240
 HELP = """Average files of which some may be corrupt, and know how far these can have moved the answer.
 
 \b
@@ -128,4 +137,21 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    allow_open_files()
+
+
+def allow_open_files() -> None:
+    """Raise the soft limit, as far as the hard one lets it: each of thousands of files is opened once a pass.
+
+    The process is the command's own; the library leaves limits alone.
+    """
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in OPEN_FILES:
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft == resource.RLIM_INFINITY or limit <= soft:
+            return
+        with suppress(ValueError, OSError):  # a system that allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return

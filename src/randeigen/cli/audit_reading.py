@@ -14,7 +14,7 @@ from randeigen.cli.options import AggregateOptions
 from randeigen.rows.file_rows import suffix_of
 from randeigen.rows.formats.checked import Mangled, take
 from randeigen.rows.formats.headers import FORMATS
-from randeigen.rows.formats.io import strict_json
+from randeigen.rows.formats.safetensors import strict_json
 
 MAX_AUDIT_BYTES = 2**28  # a million files need less
 MAX_JSON_DEPTH = 16  # levels; an audit has four

@@ -21,7 +21,7 @@ from randeigen.partials.inputs import Inputs
 from randeigen.partials.storing import bytes_of
 from randeigen.pipeline import Options, run
 from randeigen.rows.formats.checked import Mangled
-from randeigen.rows.formats.io import strict_json
+from randeigen.rows.formats.safetensors import strict_json
 from randeigen.rows.write import replacing
 from randeigen.rules import RandEigen
 from randeigen.source import Combined, Judgement

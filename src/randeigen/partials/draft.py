@@ -26,7 +26,8 @@ from randeigen.backend.arrays import store
 from randeigen.errors import BadParameter, BadRows
 from randeigen.rows.file_rows import FileRows, suffix_of
 from randeigen.rows.formats.checked import Mangled, take_number
-from randeigen.rows.formats.io import is_float, nbytes, storage, strict_json
+from randeigen.rows.formats.io import is_float, nbytes, storage
+from randeigen.rows.formats.safetensors import strict_json
 from randeigen.rows.leaves import Layout
 from randeigen.rows.write import replacing, safetensors_header, storage_code, stored
 from randeigen.types import Weights

@@ -23,9 +23,8 @@ from randeigen.rows.formats.io import (
     read_bytes,
     stamp_of,
     storage,
-    strict_json,
 )
-from randeigen.rows.formats.safetensors import check_tiling, entry, parse
+from randeigen.rows.formats.safetensors import check_tiling, entry, parse, strict_json
 from randeigen.rows.write import safetensors_bytes
 
 if TYPE_CHECKING:

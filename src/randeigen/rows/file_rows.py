@@ -37,8 +37,7 @@ from randeigen.rows.formats.io import (
     stamps_at,
     storage,
 )
-from randeigen.rows.formats.open_files import OpenFiles
-from randeigen.rows.formats.reader import Reader
+from randeigen.rows.formats.reader import OpenFiles, Reader
 from randeigen.rows.leaves import Layout, LeafSlice, OutputBuffer, decide_by_vote, winner_of
 from randeigen.types import Answer, Block, Weights
 
@@ -137,9 +136,10 @@ class FileRows:
                 yield from parts.blocks(chosen, segment, self.work)
             else:
                 room = REOPENED_BYTES if reader.opens_again() else 0
-                most = max(1, room // (self.n * self.work.itemsize * width))
-                cuts = list(joined_cuts(chosen, segment, most))
-                yield from self._read_ahead(reader, cuts, min(most * width, self.d))
+                most = room // (self.n * self.work.itemsize * width)
+                if most > 1:
+                    chosen, width = list(joined_cuts(chosen, segment, most)), min(most * width, self.d)
+                yield from self._read_ahead(reader, chosen, width)
 
     def _read_ahead(self, reader: Reader, chosen: Sequence[slice], width: int) -> Iterator[ColumnsRead]:
         """Blocks that are each read into one buffer while the one before is in another."""

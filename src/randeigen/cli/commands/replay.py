@@ -24,7 +24,6 @@ from randeigen.cli.audit_comparison import (
 )
 from randeigen.cli.audit_reading import Audit, load
 from randeigen.cli.console import DIFFERS, UsageError, count, exit_on_error, print_line, progress_bar
-from randeigen.cli.descriptors import allow_open_files
 from randeigen.errors import TooManyCorrupt
 from randeigen.registry import build_rule, rule_in
 from randeigen.rows.file_rows import suffix_of
@@ -122,7 +121,6 @@ def _differences(
     # What was read then is read again, though a file that is not judged is not read if it is large.
     sizes = {row: each.size or 0 for row, each in enumerate(recorded.digests) if each.sha256}
     differences = list(edits(recorded))
-    allow_open_files(len(paths))
     try:
         judged = aggregate_files(paths, rule, recorded.call, out, progress, prints.visit)
     except TooManyCorrupt as error:

@@ -14,9 +14,18 @@ from typing import Any, NamedTuple, TypeVar
 
 from randeigen.errors import BadRows
 from randeigen.rows.formats import npy, npz
-from randeigen.rows.formats.io import Entry, UnreadableFile, is_float, nbytes, printable, quote, storage
-from randeigen.rows.formats.open_files import OpenFiles
-from randeigen.rows.formats.reader import Structure, packed
+from randeigen.rows.formats.io import (
+    Entry,
+    Structure,
+    UnreadableFile,
+    is_float,
+    nbytes,
+    packed,
+    printable,
+    quote,
+    storage,
+)
+from randeigen.rows.formats.reader import OpenFiles
 from randeigen.rows.formats.safetensors import extent, inspect
 from randeigen.rows.leaves import winner_of
 

@@ -1,4 +1,4 @@
-"""Files that others wrote: their bytes, their JSON, and what they declare of their arrays.
+"""Files that others wrote: their bytes, and what they declare of their arrays.
 
 Bytes are read into private buffers, never mapped. A mapped file that shrinks kills the process that reads it;
 a read that comes back short is an answer.
@@ -7,20 +7,34 @@ a read that comes back short is an answer.
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import stat
+import struct
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import FileIO, RawIOBase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+resource: Any
+try:
+    import resource
+except ImportError:  # a system without such limits
+    resource = None
+
+Structure: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, code, shape) of each leaf
 READS_AT_OFFSETS = hasattr(os, "preadv")  # whether a file can be read without moving its position
 MACHINE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this machine's trouble, no fault of the file
+MAX_OPEN_FILES = 2**16  # files that a pass keeps open at most: each takes a kilobyte
+USUAL_OPEN_FILES = 128  # files it keeps open where half of the free descriptors are fewer, if some are left
+LEFT_DESCRIPTORS = 32  # descriptors that are left then
+UNKNOWN_LIMIT = 1024  # descriptors, where the system does not say how many a process may have
+NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}  # none is left, to the process or to the machine
+LEAF = struct.Struct("<q8s??qqqI")  # start, code, Fortran order, deflated: stored, size, skip, CRC
 # Dtypes by the names safetensors gives them; npy files use the same names where one exists.
 CODES = {
     "F16": "<f2",
@@ -79,6 +93,26 @@ class Entry:
     def structure(self) -> tuple[str, str, tuple[int, ...]]:
         """What files of one model have in common."""
         return self.name, self.code, self.shape
+
+
+def packed(entries: Iterable[Entry]) -> bytes:
+    """The offsets of these entries, one after the other."""
+    return b"".join(map(_packed, entries))
+
+
+def _packed(entry: Entry) -> bytes:
+    start, fortran, deflated = entry.offset
+    return LEAF.pack(
+        start, entry.code.encode(), fortran, deflated is not None, *(deflated or Deflated(0, 0, 0, 0))
+    )
+
+
+@lru_cache(maxsize=1024)
+def unpacked(offsets: bytes, index: int) -> tuple[str, LeafOffset]:
+    """The code one leaf is stored in, and its offset."""
+    start, code, fortran, is_deflated, *member = LEAF.unpack_from(offsets, index * LEAF.size)
+    deflated = Deflated(*member) if is_deflated else None
+    return code.rstrip(b"\0").decode(), LeafOffset(start, fortran, deflated)
 
 
 def storage(code: str) -> np.dtype[np.generic]:
@@ -161,6 +195,22 @@ def open_regular(path: str) -> RawIOBase:
         raise UnreadableFile(f"cannot be opened: {error}") from error
 
 
+def most_open_files() -> int:
+    """How many files a pass that begins now may keep open: half of the descriptors that are free.
+
+    Of passes at the same time each takes half of what the one before has left.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else UNKNOWN_LIMIT
+    if resource and limit == resource.RLIM_INFINITY:
+        return MAX_OPEN_FILES
+    try:
+        used = len(os.listdir("/dev/fd"))
+    except OSError:  # not there, or none is left to look with: a file that cannot be opened says so
+        used = 0
+    free = limit - used
+    return max(1, min(MAX_OPEN_FILES, max(free // 2, min(USUAL_OPEN_FILES, free - LEFT_DESCRIPTORS))))
+
+
 def stamp_of(file: RawIOBase) -> Stamp:
     """The stamp of an open file."""
     if isinstance(file, FileIO):
@@ -237,52 +287,3 @@ def read_bytes(file: RawIOBase, start: int, count: int) -> bytes:
     buffer = bytearray(count)
     read_into(file, start, memoryview(buffer))
     return bytes(buffer)
-
-
-class RepeatedKey(ValueError):
-    """An object has a key twice, and readers differ on which one counts."""
-
-
-def strict_json(text: str, max_depth: int | None = None) -> Any:
-    """The value, or ValueError (RecursionError, if it is nested too deep for Python's own parser).
-
-    Without the liberties that this parser takes: no key may appear twice in an object, NaN and
-    Infinity are no numbers, and each number must fit a float.
-    """
-    value = json.loads(
-        text, object_pairs_hook=_no_repeated_key, parse_constant=_no_constant, parse_float=_finite
-    )
-    if max_depth is not None:
-        _refuse_depth(value, max_depth)
-    return value
-
-
-def _no_repeated_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise RepeatedKey("a key appears twice")
-    return value
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise ValueError(f"the number {text:.40} is too large")
-    return value
-
-
-def _refuse_depth(value: Any, most: int) -> None:
-    """Whatever prints or compares a value later may do so without asking how deep it goes."""
-    level = [value]
-    for _ in range(most):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, (dict, list))
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-    if level:
-        raise ValueError(f"it is nested more than {most} deep")

@@ -5,12 +5,11 @@ Where that is takes few bytes to remember: thousands of files of one layout shar
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from io import RawIOBase
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,42 +18,116 @@ from randeigen.backend.host_leaves import cast_array
 from randeigen.rows.formats.alike import StoredAlike, stored_alike
 from randeigen.rows.formats.inflate import Inflater
 from randeigen.rows.formats.io import (
+    NO_DESCRIPTORS,
     READS_AT_OFFSETS,
-    Deflated,
-    Entry,
     LeafOffset,
     Stamp,
+    Structure,
     UnreadableFile,
+    is_url,
+    most_open_files,
     nbytes,
+    open_regular,
     read_into,
+    stamp_of,
     storage,
+    unpacked,
 )
-from randeigen.rows.formats.open_files import OpenFiles
 from randeigen.rows.formats.transposed import TransposedLeaves
 from randeigen.rows.leaves import LeafSlice
 
-Structure: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, code, shape) of each leaf
-LEAF = struct.Struct("<q8s??qqqI")  # start, code, Fortran order, deflated: stored, size, skip, CRC
 
+class OpenFiles:
+    """Files open for a pass, each checked to be the one that was opened first.
 
-def packed(entries: Iterable[Entry]) -> bytes:
-    """The offsets of these entries, one after the other."""
-    return b"".join(map(_packed, entries))
+    Rows are visited in turn, so those opened first stay open: to close the oldest would close each file
+    just before it is needed again. A file that was refused stays so: however many ask for it, and whatever
+    is put in its place, it is not opened again. Where the process has no descriptor left, fewer stay open.
+    """
 
+    def __init__(self, paths: Sequence[str], stamps: list[Stamp | None]) -> None:
+        self._paths = paths
+        self._stamps = stamps  # filled in where a file is opened for the first time
+        self._most = most_open_files()
+        self._open: dict[int, RawIOBase] = {}
+        self._on_disk: list[int] = []  # the open rows that take a descriptor, the latest last
+        self._refused: dict[int, str] = {}  # by row, why
+        self._urls: dict[int, Any] = {}  # objects that were opened ahead, or why they could not be
 
-def _packed(entry: Entry) -> bytes:
-    start, fortran, deflated = entry.offset
-    return LEAF.pack(
-        start, entry.code.encode(), fortran, deflated is not None, *(deflated or Deflated(0, 0, 0, 0))
-    )
+    def __enter__(self) -> OpenFiles:
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._on_disk.clear()
+        while self._open:
+            self._open.popitem()[1].close()
 
-@lru_cache(maxsize=1024)
-def unpacked(offsets: bytes, index: int) -> tuple[str, LeafOffset]:
-    """The code one leaf is stored in, and its offset."""
-    start, code, fortran, is_deflated, *member = LEAF.unpack_from(offsets, index * LEAF.size)
-    deflated = Deflated(*member) if is_deflated else None
-    return code.rstrip(b"\0").decode(), LeafOffset(start, fortran, deflated)
+    def __getitem__(self, row: int) -> RawIOBase:
+        """The open file of a row."""
+        if row in self._open:
+            return self._open[row]
+        if row in self._refused:
+            raise UnreadableFile(self._refused[row])
+        try:
+            return self._checked(row, self._opened(row))
+        except UnreadableFile as reason:
+            self._refused[row] = str(reason)
+            raise
+
+    @property
+    def are_local(self) -> bool:
+        """Whether none is behind a URL."""
+        return not any(map(is_url, self._paths))
+
+    def has_room_for(self, count: int) -> bool:
+        """Whether so many may be open at a time, for all that is known: each that is opened may show less."""
+        return count <= self._most
+
+    def _opened(self, row: int) -> RawIOBase:
+        if is_url(self._paths[row]):
+            return self._opened_url(row)
+        if len(self._on_disk) >= self._most:
+            self._close_latest()
+        while True:
+            try:
+                return open_regular(self._paths[row])
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                if not self._on_disk:
+                    advice = f"{error.strerror}; let this process open more (ulimit -n)"
+                    raise OSError(error.errno, advice, self._paths[row]) from error
+                self._most = len(self._on_disk)
+                self._close_latest()
+
+    def _close_latest(self) -> None:
+        self._open.pop(self._on_disk.pop()).close()
+
+    def _opened_url(self, row: int) -> RawIOBase:
+        """The object of a row: those of all rows are opened at once, as a request takes its time."""
+        from randeigen.rows.formats.remote import open_urls
+
+        if row not in self._urls:
+            rows = [each for each, path in enumerate(self._paths) if is_url(path) and each not in self._open]
+            files = open_urls([self._paths[each] for each in rows], self._stamps[row] is None)
+            self._urls |= dict(zip(rows, files, strict=True))
+        file: RawIOBase | Exception = self._urls.pop(row)
+        if isinstance(file, Exception):
+            raise file
+        return file
+
+    def _checked(self, row: int, file: RawIOBase) -> RawIOBase:
+        stamp = stamp_of(file)
+        if self._stamps[row] not in (None, stamp):
+            file.close()
+            raise UnreadableFile("changed between two passes over it")
+        self._stamps[row] = stamp
+        self._open[row] = file
+        if not is_url(self._paths[row]):
+            self._on_disk.append(row)
+        return file
 
 
 class Reader:
