@@ -106,7 +106,7 @@ class ManyRowsAccumulator:
         self.choice = points_of(n + 1, self.sketch.choice_width) if sketch.has_choice else self.check
         self.points = [self.check, self.choice] if sketch.has_choice else [self.check]
         for points in self.points:
-            points[-1 if sketch.has_choice else slice(None)] = 0
+            points[-1] = 0
         self.is_empty = True  # then the points are not set
         self.squares = np.zeros(n)  # squared norms of the points that weights are chosen on
         self.unusable = np.zeros(n, dtype=bool)
@@ -137,6 +137,7 @@ class ManyRowsAccumulator:
             return
         usable = np.flatnonzero(~self.unusable)
         pivots = [self._pivot(cut, usable) for cut in cuts]
+        stop = cuts[-1].columns.stop
         copied = max(1, ROOM_NUMBERS // self.sketch.tile)
         step = PART_ROWS if all(map(are_read_in_place, cuts)) else copied
 
@@ -148,7 +149,8 @@ class ManyRowsAccumulator:
                     given = from_pivot(cut, some, pivot, room.given[: some.stop - i])
                     self.sketch.add(room, cut.tile, *given, self.check[some], self.choice[some], is_empty)
                     is_empty = False
-            return _squared_norms(self.choice[rows])  # every number is in these sums
+            # Every number is in these sums; columns to come, of rows that are kept, are not set yet.
+            return _squared_norms(self.choice[rows] if self.sketch.has_choice else self.choice[rows, :stop])
 
         slices = [slice(i, min(i + PART_ROWS, self.n)) for i in range(0, self.n, PART_ROWS)]
         self.squares = np.concatenate(parallel_map(work, slices))
