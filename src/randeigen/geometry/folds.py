@@ -30,7 +30,7 @@ Points = NDArray[np.float32]
 Bits = NDArray[np.uint8]  # eight signs in each: 1 is a minus, the lowest bit comes first
 
 BLOCK_COLUMNS = 4096  # columns that are mixed
-SIDE = 64  # the transform of a block is two of its root, one along each side of a square
+SIDE = 16  # the transform of a block is three of its cube root, one along each side of a cube
 WIDTH_MULTIPLE = 256  # widths are multiples of it
 # Columns of a tile; of thousands of rows in files fewer, since these are copied a tile at a time.
 MIN_TILE_COLUMNS, MAX_TILE_COLUMNS = 2**14, 2**16
@@ -115,10 +115,14 @@ class FoldedSketch:
             native.fold(rows, pivot, tile.starts, tile.before, fresh, kept, sums)
             return
         given, mixed, width = room.given[: len(rows)], room.mixed[: len(rows)], rows.shape[1]
-        given[:, :width], given[:, width:] = rows if pivot is None else rows - pivot, 0
-        if kept is not None:
-            kept[...] = given[:, :width]
-        given *= signs_of(tile.before)
+        before, given[:, width:] = signs_of(tile.before), 0
+        if pivot is None and kept is None:
+            np.multiply(rows, before[:width], out=given[:, :width])
+        else:
+            np.subtract(rows, 0 if pivot is None else pivot, out=given[:, :width], dtype=np.float32)
+            if kept is not None:
+                kept[...] = given[:, :width]
+            given[:, :width] *= before[:width]
         mix(given, mixed)
         for points, bits in sums:
             if fresh:
@@ -161,16 +165,19 @@ def signs_of(bits: Bits) -> Points:
 
 
 def mix(numbers: Points, out: Points) -> None:
-    """The orthogonal Hadamard transform of each block of 4096; overwrites what is given."""
-    once = np.matmul(numbers.reshape(-1, SIDE), hadamard(), out=out.reshape(-1, SIDE))
-    squares = numbers.reshape(-1, SIDE, SIDE)
-    np.matmul(hadamard(), once.reshape(squares.shape), out=squares)
-    out[...] = numbers
+    """The orthogonal Hadamard transform of each block of 4096; overwrites what is given.
+
+    Along one side of a cube of 16 at a time: a product leaves that side first, so that the third one leaves
+    all as they were.
+    """
+    for given, into in ((numbers, out), (out, numbers), (numbers, out)):
+        lines = given.reshape(-1, SIDE**2, SIDE).swapaxes(1, 2)
+        np.matmul(hadamard(), lines, out=into.reshape(-1, SIDE, SIDE**2))
 
 
 @cache
 def hadamard() -> Points:
-    """The orthogonal Hadamard matrix of 64 columns."""
+    """The orthogonal Hadamard matrix of 16 columns."""
     matrix = np.ones((1, 1), np.float32)
     while len(matrix) < SIDE:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
