@@ -353,6 +353,24 @@ def test_offsets_in_some_columns_do_not_turn_the_filter_off(offset: float, colum
         assert result.bias_bound == pytest.approx(plain.bias_bound, rel=0.1)
 
 
+@pytest.mark.parametrize("where", [slice(0, 40), slice(160, 200), slice(0, 200, 5)])
+@pytest.mark.parametrize("d", [20_000, 2**16 + 9000])
+@pytest.mark.parametrize("what", ["huge", "zero", "mirrored", "first columns alone"])
+def test_corrupt_rows_do_not_decide_from_where_offset_rows_are_measured(
+    where: slice, d: int, what: str
+) -> None:
+    """Wherever they stand: which rows are looked at is secret, and where these differ more of them are."""
+    rows = np.random.default_rng(0).standard_normal((200, d))
+    corrupt = {"huge": 1e4 * rows[where], "zero": 0 * rows[where] - 1e3, "mirrored": rows[where] - 2e3}
+    rows[where] = corrupt.get(what, np.where(np.arange(d) < 10, 0.0, -1e3))
+    rows = (rows + 1e3).astype(np.float32)
+    exact = randeigen.aggregate(rows, f=40, seed=0, geometry="gram").bias_bound
+    for seed in range(5):
+        result = randeigen.aggregate(rows, f=40, seed=seed)
+        assert result.weights[where].sum() < 0.01
+        assert result.bias_bound < 1.5 * exact
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_spoils_no_other(value: float) -> None:
     rows = attacked(N, D, F)

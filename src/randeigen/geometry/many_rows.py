@@ -26,8 +26,8 @@ from randeigen.geometry.folds import (
     rounded_up,
 )
 from randeigen.geometry.gram import Index
-from randeigen.geometry.pivot import CORRUPT_PIVOT_RATIO, FLOAT32_RANGE, sampled
-from randeigen.geometry.tile_cuts import Cut, are_read_in_place, from_pivot, median_row, norm
+from randeigen.geometry.pivot import FLOAT32_RANGE, sampled
+from randeigen.geometry.tile_cuts import PROBED_ROWS, Cut, are_read_in_place, from_pivot, pivot_of
 from randeigen.types import Array, Block
 
 # Of the certificate of a round cloud, by the width of a sketch: at least, if it is so narrow beside the
@@ -42,8 +42,6 @@ FEW_NUMBERS = 2**25  # rows of so few are kept where a sketch behind certificate
 MIN_ROWS_WITHOUT_SKETCH = 256  # of fewer the Gram matrix is made
 MIN_COLUMNS = 65  # of fewer the covariance is made
 PIVOT_ROWS = 7  # secret rows whose median, column by column, is the pivot
-NEAR_ORIGIN_RATIO = 1.5  # rows no further from the origin than so many times from the pivot need none
-PROBED_ROWS = 8  # secret rows on which the pivot is tried
 PART_ROWS = 32  # rows that a thread takes at once
 ROOM_NUMBERS = 2**19  # numbers that it copies at once: fewer are done before a waiting thread has woken up
 TILES_AT_ONCE = 8  # tiles of rows in main memory that are folded while a row's points are in a cache
@@ -120,7 +118,7 @@ class ManyRowsAccumulator:
         parts = [block[:, start : start + width] for start in range(0, block.shape[1], width)]
         usable, cuts = np.flatnonzero(~self.unusable), list[Cut]()
         for number, part in enumerate(parts):
-            probed = as_host_array(part[sampled(self.order, usable)[:PROBED_ROWS].tolist()])
+            probed = as_host_array(part[sampled(self.order, usable, PROBED_ROWS).tolist()])
             if not self._fits(probed):  # the unit may change, for all that has been added
                 self._fold(cuts)
                 cuts = []
@@ -136,7 +134,7 @@ class ManyRowsAccumulator:
         if not cuts:
             return
         usable = np.flatnonzero(~self.unusable)
-        pivots = [self._pivot(cut, usable) for cut in cuts]
+        pivots = [pivot_of(cut, self.order, usable) for cut in cuts]
         stop = cuts[-1].columns.stop
         copied = max(1, ROOM_NUMBERS // self.sketch.tile)
         step = PART_ROWS if all(map(are_read_in_place, cuts)) else copied
@@ -198,24 +196,6 @@ class ManyRowsAccumulator:
             self.exponent = max(-1000, min(exponent, 1000))
         self.has_unit = True
 
-    def _pivot(self, cut: Cut, usable: Index) -> NDArray[Any] | None:
-        """The median of a few secret rows, of many if it is far from most; None if the origin is as near."""
-        if not usable.size:
-            return None
-        scale, part = cut.scale, cut.part
-        rows = cut.probed if scale == 1 else cut.probed * np.float64(scale)
-        half, plain = len(rows) // 2, _middle([norm(x) for x in rows])
-        apart = min((norm(x - y) for x, y in zip(rows[:half], rows[half:], strict=False)), default=0.0)
-        if plain <= NEAR_ORIGIN_RATIO * apart / math.sqrt(2):  # any two are as far from one another
-            return None
-        pivot = median_row(part, cut.few, scale)
-        away = _middle([norm(x - pivot) for x in rows])
-        if not away <= CORRUPT_PIVOT_RATIO * plain:
-            pivot = median_row(part, sampled(self.order, usable), scale)
-        elif plain <= NEAR_ORIGIN_RATIO * away:
-            return None
-        return pivot if scale != 1 or part.dtype != np.float32 else pivot.astype(np.float32)
-
     def geometry(self) -> ManyRowsGeometry:
         """The finished points. Those of unusable rows are zero, those of rows too far out shortened."""
         self.memory.clear()
@@ -254,10 +234,6 @@ class ManyRowsAccumulator:
         common |= {"distortion": self.sketch.choice_distortion, "check": check}
         points, origin = self.choice[:-1], self.choice[-1]
         return ManyRowsGeometry(points, origin, start=start, subspace=subspace_of(points, start), **common)
-
-
-def _middle(sizes: list[float]) -> float:
-    return float(np.sort(sizes)[len(sizes) // 2])
 
 
 def _squared_norms(points: Points) -> Array:

@@ -49,9 +49,11 @@ def centre(
     return centred
 
 
-def sampled(order: NDArray[np.intp], usable: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The first usable rows of a secret order; an odd number, so that one is in the middle."""
-    count = min(usable.size - 1 + usable.size % 2, MAX_SAMPLED_ROWS)
+def sampled(
+    order: NDArray[np.intp], usable: NDArray[np.intp], most: int = MAX_SAMPLED_ROWS
+) -> NDArray[np.intp]:
+    """The first usable rows of a secret order, by number; the most is odd, so that one is in the middle."""
+    count = min(usable.size - 1 + usable.size % 2, most)
     if usable.size < order.size:
         order = order[np.isin(order, usable)]
     return np.sort(order[:count])
