@@ -52,7 +52,7 @@ def centre(
 def sampled(
     order: NDArray[np.intp], usable: NDArray[np.intp], most: int = MAX_SAMPLED_ROWS
 ) -> NDArray[np.intp]:
-    """The first usable rows of a secret order, by number; the most is odd, so that one is in the middle."""
+    """The first usable rows of a secret order, in the caller's; if the most is odd, one is in the middle."""
     count = min(usable.size - 1 + usable.size % 2, most)
     if usable.size < order.size:
         order = order[np.isin(order, usable)]
