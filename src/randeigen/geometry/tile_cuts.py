@@ -89,7 +89,8 @@ def pivot_of(cut: Cut, order: Index, usable: Index) -> NDArray[Any] | None:
     if not away <= CORRUPT_PIVOT_RATIO * plain:
         pivot = median_row(part, sampled(order, usable), scale)
         away = _middle(_sizes(rows - pivot))
-    if plain <= NEAR_ORIGIN_RATIO * away:  # corrupt rows may have set it: any row near most will do
+    # Corrupt rows may have set it: any row near most will do.
+    if plain <= NEAR_ORIGIN_RATIO * away or away > NEAR_ORIGIN_RATIO * apart:
         few = some[:: -(-len(some) // CANDIDATES)]
         middles = [_middle(_sizes(some - row)) for row in few]
         if (least := min(middles)) < away:
